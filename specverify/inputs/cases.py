@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case: one input that can be put to an implementation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from specverify.inputs.models import Row, ToyModel
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Target and draft model, draft length, and the form in which they are handed over.
+
+    Attributes
+    ----------
+    target, draft
+        Models p and q over one vocabulary.
+    k
+        Number of drafted tokens, 0 or more.
+    deterministic
+        Hand over ``draft_probs=None``: the draft model must then be one-hot everywhere.
+    dtype
+        Of the probabilities: one of `DTYPES`.
+    name
+        Name of a witness; does not enter identity, seeds or comparisons.
+    """
+
+    target: ToyModel
+    draft: ToyModel
+    k: int
+    deterministic: bool = False
+    dtype: str = "float32"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what no implementation could be blamed for."""
+        if self.target.vocab != self.draft.vocab:
+            msg = (
+                f"draft has vocab {self.draft.vocab}, target {self.target.vocab}; "
+                "they must agree"
+            )
+            raise ValueError(msg)
+        if self.k < 0:
+            msg = f"k is {self.k}; allowed is 0 or more"
+            raise ValueError(msg)
+        if self.dtype not in DTYPES:
+            msg = f"dtype is {self.dtype!r}; allowed are {', '.join(DTYPES)}"
+            raise ValueError(msg)
+        if self.deterministic and not all(max(row) == 1 for row in self.draft.rows):
+            msg = "deterministic is set, but a draft row is not one-hot"
+            raise ValueError(msg)
+
+    @property
+    def vocab(self) -> int:
+        """Number of tokens."""
+        return self.target.vocab
+
+    @property
+    def key(self) -> bytes:
+        """Canonical bytes: equal for equal inputs, the seed material of their draws."""
+        data = {name: value for name, value in self.to_json().items() if name != "name"}
+        return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+
+    def with_(self, **changes: Any) -> Case:
+        """Copy with some fields changed."""
+        return replace(self, **changes)
+
+    def permuted(self, order: tuple[int, ...]) -> Case:
+        """The same case with token t renamed to ``order[t]``."""
+        return self.with_(
+            target=self.target.permuted(order), draft=self.draft.permuted(order)
+        )
+
+    def padded(self, extra: int) -> Case:
+        """The same case with `extra` impossible tokens behind the vocabulary."""
+        return self.with_(target=self.target.padded(extra), draft=self.draft.padded(extra))
+
+    def describe(self) -> str:
+        """Say in a few lines what the input is; long tables are cut."""
+        head = f"vocab {self.vocab}, k = {self.k}, {self.dtype}"
+        if self.name:
+            head = f"witness {self.name}: {head}"
+        if self.deterministic:
+            head += ", deterministic drafts (draft_probs=None)"
+        return "\n".join([head, *_describe("p", self.target), *_describe("q", self.draft)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Write as JSON data."""
+        return {
+            "target": self.target.to_json(),
+            "draft": self.draft.to_json(),
+            "k": self.k,
+            "deterministic": self.deterministic,
+            "dtype": self.dtype,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Case:
+        """Read what `to_json` wrote."""
+        return cls(
+            target=ToyModel.from_json(data["target"]),
+            draft=ToyModel.from_json(data["draft"]),
+            k=int(data["k"]),
+            deterministic=bool(data["deterministic"]),
+            dtype=str(data["dtype"]),
+            name=str(data.get("name", "")),
+        )
+
+
+def _describe(symbol: str, model: ToyModel, limit: int = 8) -> list[str]:
+    lines = []
+    for context, row in list(zip(model.contexts, model.rows, strict=True))[:limit]:
+        given = f" | {','.join(map(str, context))}" if context else ""
+        lines.append(f"{symbol}(.{given}) = {format_row(row)}")
+    hidden = len(model.rows) - limit
+    if hidden > 0:
+        lines.append(f"... and {hidden} more rows of {symbol}")
+    return lines
+
+
+def format_row(row: Row, limit: int = 12) -> str:
+    """Write a distribution as short as it is exact: ``(1/4, 3/4)``."""
+    shown = [_format(value) for value in row[:limit]]
+    if len(row) > limit:
+        shown.append(f"... {len(row) - limit} more")
+    return f"({', '.join(shown)})"
+
+
+def _format(value: Fraction) -> str:
+    decimal = f"{float(value):.4g}"
+    return decimal if Fraction(decimal) == value else str(value)
