@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a verifier: what it may return, touch and draw from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from specverify.checks.draws import open_streams
+from specverify.checks.common import allowed
+from specverify.checks.registry import check
+from specverify.checks.reproduce import counterexample
+from specverify.checks.session import Finding, Session
+from specverify.inputs import witnesses
+from specverify.inputs.cases import Case
+from specverify.inputs.models import IntArray
+from specverify.subjects.faults import SubjectFault
+from specverify.subjects.protocol import Subject
+from specverify.subjects.rig import Inputs
+
+
+@check(
+    "output-contract",
+    "The output is int64 [batch, k + 1]: accepted drafts, then one recovered or bonus "
+    "token from the vocabulary, then -1.",
+    law="contract",
+    effect="contract",
+    grade="structural",
+)
+def output_contract(session: Session) -> Finding:
+    """Several k and batch sizes, from one row to past 64."""
+    examples = samples = 0
+    for case, batch in _shapes(session):
+        inputs, drafts = _inputs(session, case, batch)
+        stream, _ = open_streams(session.rig, session.seed(case, f"batch {batch}"))
+        examples, samples = examples + 1, samples + batch
+        try:
+            emission = session.rig.verify(inputs, stream)
+        except SubjectFault as fault:
+            return _broken(session, case, f"{fault} (batch of {batch})", samples)
+        kept = emission.num_emitted - 1
+        position = np.arange(case.k)
+        wrong = (position < kept[:, None]) & (emission.token_ids[:, : case.k] != drafts)
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            reason = (
+                f"row {row} emits {emission.token_ids[row].tolist()} for the drafts "
+                f"{drafts[row].tolist()}: token {column} stands before the last emitted "
+                "one, so it must be the accepted draft"
+            )
+            return _broken(session, case, reason, samples)
+    return Finding("pass", samples=samples, examples=examples, examples_planned=examples)
+
+
+@check(
+    "inputs-unchanged",
+    "No input tensor is changed, bit for bit.",
+    law="contract",
+    effect="contract",
+    grade="structural",
+)
+def inputs_unchanged(session: Session) -> Finding:
+    """Compare every argument with a copy made before the call."""
+    samples = examples = 0
+    for case, batch in _shapes(session):
+        inputs, _ = _inputs(session, case, batch)
+        before = inputs.clone()
+        stream, _ = open_streams(session.rig, session.seed(case, f"batch {batch}"))
+        session.rig.verify(inputs, stream)
+        examples, samples = examples + 1, samples + batch
+        for name, tensor in inputs.tensors().items():
+            if not torch.equal(tensor, before.tensors()[name]):
+                return _broken(session, case, f"it changed {name} in place", samples)
+    return Finding("pass", samples=samples, examples=examples, examples_planned=examples)
+
+
+def needs_seeding(subject: Subject) -> str:
+    """Reason to skip a check that replays randomness."""
+    if subject.capabilities.rng == "internal":
+        return "its randomness cannot be set from outside (rng='internal')"
+    return ""
+
+
+@check(
+    "randomness",
+    "The same seed gives the same output, another seed another one, and nothing but the "
+    "declared source is drawn from.",
+    law="contract",
+    effect="contract",
+    grade="structural",
+    needs=needs_seeding,
+)
+def randomness(session: Session) -> Finding:
+    """Replay one batch with equal and with different seeds."""
+    case = _default_case(session)
+    inputs, _ = _inputs(session, case, 64)
+    seed = session.seed(case, "replay")
+
+    streams = [session.rig.stream(number) for number in (seed, seed, seed + 1)]
+    first, again, other = (session.rig.verify(inputs, s).token_ids for s in streams)
+    samples = 3 * len(first)
+    source = session.capabilities.rng
+    if not (first == again).all():
+        rows = int((first != again).any(axis=1).sum())
+        reason = f"two calls with equal {source} state differ in {rows} of 64 rows"
+        return _broken(session, case, reason, samples)
+    if (first == other).all():
+        reason = f"64 rows come out the same for two different states of its {source}"
+        return _broken(session, case, reason, samples)
+    if source in ("generator", "uniforms") and streams[0].moved_globals:
+        reason = f"it draws from torch's global generator, though it was given {source}="
+        return _broken(session, case, reason, samples)
+    return Finding("pass", samples=samples, examples=1, examples_planned=1)
+
+
+def _default_case(session: Session) -> Case:
+    if session.capabilities.draft_probs is False:
+        return allowed(session, [witnesses.O2, witnesses.O1])[0]
+    return allowed(session, [witnesses.M1, witnesses.W])[0]
+
+
+def _shapes(session: Session) -> Iterator[tuple[Case, int]]:
+    """Cases and batch sizes: k from 0 to 5, batches from 1 to past 64."""
+    if session.capabilities.draft_probs is False:
+        cases = [witnesses.O1, witnesses.O2]
+    else:
+        cases = [witnesses.P2.with_(k=k) for k in range(6)]
+        cases += [witnesses.M1, witnesses.W, witnesses.C5]
+    for case in allowed(session, cases):
+        for batch in (1, 2, 65, 130):
+            yield case, batch
+
+
+def _inputs(session: Session, case: Case, batch: int) -> tuple[Inputs, IntArray]:
+    rng = np.random.default_rng(session.seed(case, f"inputs {batch}"))
+    none = np.empty((batch, 0), np.int64)
+    drafts = case.draft.extend(none, case.k, rng)
+    return session.rig.inputs(case, none, drafts), drafts
+
+
+def _broken(session: Session, case: Case, reason: str, samples: int) -> Finding:
+    return Finding(
+        "violation",
+        reason=reason,
+        samples=samples,
+        counterexample=counterexample(session, case, reason),
+    )

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losslessness itself: what comes out follows the target, on every kind of input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from specverify.checks import tabulate
+from specverify.checks.common import allowed, generated, needs_bonus, needs_draft_probs
+from specverify.checks.judge import judge_law
+from specverify.checks.registry import check
+from specverify.checks.reproduce import counterexample
+from specverify.checks.session import Finding, Session
+from specverify.inputs import strategies, witnesses
+from specverify.inputs.cases import Case
+from specverify.inputs.models import ToyModel
+from specverify.inputs.strategies import normalised
+from specverify.statistics.impossible import samples_to_see
+
+
+@check(
+    "joint-law",
+    "The tokens of a step, completed to k + 1 by target sampling, follow the target's "
+    "joint law, with p and q that depend on the drafted prefix.",
+    law="L2, L13",
+    needs=needs_draft_probs,
+)
+def joint_law(session: Session) -> Finding:
+    """Witnesses and generated cases, joint law of k + 1 tokens."""
+    named = [witnesses.J1, witnesses.M1, witnesses.J2, witnesses.W, witnesses.C1, witnesses.S1]
+    return judge_law(
+        session,
+        tabulate.joint,
+        tabulate.joint_cells,
+        allowed(session, named),
+        generated(session),
+    )
+
+
+@check(
+    "support",
+    "A token to which the target gives probability 0 is never emitted.",
+    law="L9",
+    grade="structural",
+    needs=needs_draft_probs,
+)
+def support(session: Session) -> Finding:
+    """Draw where p has zeros that q proposes; a single sight is a proof."""
+    plan = session.plan
+    unseen = plan.detect_tv / 100  # mass of impossible tokens that may go unseen
+    rows = samples_to_see(unseen, power=plan.power)
+    finding = Finding("pass", samples=0, detectable_tv=unseen)
+    for case in allowed(session, [witnesses.C5, witnesses.Z2]):
+        drawn = tabulate.joint(session.rig, case, rows, session.seed(case))
+        hits = int(drawn.counts[drawn.probs == 0].sum())
+        finding = replace(
+            finding,
+            samples=finding.samples + rows,
+            examples=finding.examples + 1,
+            examples_planned=finding.examples + 1,
+            tables=(*finding.tables, drawn.table(f"{drawn.title}, witness {case.name}")),
+        )
+        if hits:
+            return replace(
+                finding,
+                status="violation",
+                reason=f"tokens with p = 0 were emitted in {hits} of {rows} steps",
+                counterexample=counterexample(session, case, drawn.where()),
+            )
+    return finding
+
+
+@check(
+    "bonus-law",
+    "After full acceptance the bonus token follows the target's last row.",
+    law="L12",
+    needs=needs_bonus,
+)
+def bonus_law(session: Session) -> Finding:
+    """Models that depend on the position only and agree on every drafted one."""
+    named = allowed(session, [witnesses.B1, witnesses.B2])
+    return judge_law(session, tabulate.bonus, _vocab, named, _agreeing(session))
+
+
+@check(
+    "disjoint-supports",
+    "Where p and q share no token, every draft is rejected and the output follows p.",
+    law="L9",
+    needs=needs_draft_probs,
+)
+def disjoint_supports(session: Session) -> Finding:
+    """All mass of the output comes from the residual."""
+    named = allowed(session, [witnesses.D1, witnesses.D2])
+    return judge_law(session, tabulate.joint, tabulate.joint_cells, named)
+
+
+@check(
+    "one-hot-draft",
+    "A deterministic draft (q one-hot) leaves the target's law as it is.",
+    law="L9, L25",
+)
+def one_hot_draft(session: Session) -> Finding:
+    """One-hot rows, handed over as rows and, where the subject takes it, as None."""
+    forms = {True: [False], False: [True], "optional": [False, True]}
+    named = [
+        case.with_(deterministic=deterministic)
+        for deterministic in forms[session.capabilities.draft_probs]
+        for case in allowed(session, [witnesses.O1, witnesses.O2])
+    ]
+    return judge_law(session, tabulate.joint, tabulate.joint_cells, named)
+
+
+@check(
+    "draft-lengths",
+    "The law holds for every draft length from 0 to 5.",
+    law="L13",
+    needs=needs_draft_probs,
+)
+def draft_lengths(session: Session) -> Finding:
+    """Two tokens, so that six positions make 64 outcomes."""
+    base = witnesses.P2
+    named = [base.with_(k=k, name=f"P2, k = {k}") for k in range(6)]
+    return judge_law(
+        session, tabulate.joint, tabulate.joint_cells, allowed(session, named)
+    )
+
+
+@check(
+    "vocab-permutation",
+    "Renaming the tokens renames the output and changes nothing else.",
+    law="L10",
+    needs=needs_draft_probs,
+)
+def vocab_permutation(session: Session) -> Finding:
+    """Witnesses with their tokens reversed and rotated."""
+    named = [
+        case.permuted(order).with_(name=f"{case.name}, tokens renamed {order}")
+        for case, order in ((witnesses.M1, (2, 1, 0)), (witnesses.W, (1, 2, 3, 0)))
+    ]
+    return judge_law(
+        session, tabulate.joint, tabulate.joint_cells, allowed(session, named)
+    )
+
+
+@check(
+    "vocab-padding",
+    "Padding tokens with p = q = 0 are never emitted and change nothing.",
+    law="L10",
+    needs=needs_draft_probs,
+)
+def vocab_padding(session: Session) -> Finding:
+    """Witnesses with impossible tokens behind the vocabulary."""
+    named = [
+        case.padded(extra).with_(name=f"{case.name} with {extra} padding tokens")
+        for case, extra in ((witnesses.J1, 2), (witnesses.W, 4))
+    ]
+    return judge_law(
+        session, tabulate.joint, tabulate.joint_cells, allowed(session, named)
+    )
+
+
+@check(
+    "large-vocab",
+    "The law holds for vocabularies past 1024 that fill no whole block.",
+    law="L2",
+    needs=needs_draft_probs,
+)
+def large_vocab(session: Session) -> Finding:
+    """First token, in cells of q/p crossed with quarters of the token ids."""
+    named = allowed(session, [large_case(1031), large_case(2053)])
+    return judge_law(session, tabulate.partitioned, tabulate.partitioned_cells, named)
+
+
+@check(
+    "dtypes",
+    "The law holds in every dtype that the subject takes.",
+    law="L28",
+    needs=needs_draft_probs,
+)
+def dtypes(session: Session) -> Finding:
+    """Probabilities that are exact in bfloat16, so that rounding is no excuse."""
+    named = [
+        case.with_(dtype=dtype, name=f"{case.name}, {dtype}")
+        for dtype in session.capabilities.dtypes
+        for case in allowed(session, [witnesses.W, witnesses.W2])
+    ]
+    return judge_law(session, tabulate.joint, tabulate.joint_cells, named)
+
+
+def large_case(vocab: int) -> Case:
+    """One draft over a large vocabulary: p and q fall off in opposite directions.
+
+    Rows depend on whether the token before was even, so three rows are all there is.
+    """
+    p = [1 + 5000 // (1 + token) for token in range(vocab)]
+    q = [1 + 5000 // (1 + (token * 7) % vocab) for token in range(vocab)]
+    models = []
+    for weights in (p, q):
+        turned = [weights, weights[::-1], weights[vocab // 3 :] + weights[: vocab // 3]]
+        models.append(ToyModel(tuple(normalised(w) for w in turned), memory=1, groups=2))
+    return Case(*models, k=1, name=f"large {vocab}")
+
+
+def _vocab(case: Case) -> int:
+    return case.vocab
+
+
+@st.composite
+def _positions(draw: st.DrawFn, min_k: int, max_k: int) -> Case:
+    vocab = draw(st.integers(2, 4))
+    k = draw(st.integers(min_k, max_k))
+    row = strategies.distributions(vocab)
+    rows = draw(st.lists(row, min_size=k + 1, max_size=k + 1))
+    target = ToyModel.from_positions(rows)
+    return Case(target, ToyModel.from_positions(rows[:k] or rows), k)
+
+
+def _agreeing(session: Session) -> st.SearchStrategy[Case]:
+    """Cases with p = q at each drafted position and a row of its own for the bonus."""
+    least = max(1, session.capabilities.min_draft_tokens)
+    most = session.capabilities.max_draft_tokens
+    return _positions(least, max(least, min(2, most if most is not None else 2)))

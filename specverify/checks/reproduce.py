@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counterexamples that others can run: a command, and a script without specverify."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from specverify.checks.session import Session
+from specverify.evidence.records import Counterexample
+from specverify.inputs.cases import Case
+from specverify.inputs.models import ToyModel
+from specverify.subjects.protocol import Subject
+from specverify.subjects.resolve import BUILTIN
+
+_ROWS: Final = 20_000
+
+
+def counterexample(session: Session, case: Case, where: str) -> Counterexample:
+    """Write down an input that shows a violation, with all that repeats it.
+
+    Parameters
+    ----------
+    session
+        The check that found it.
+    case
+        The input.
+    where
+        What was observed there, in words.
+    """
+    seed = session.seed(case)
+    return Counterexample(
+        summary=case.describe(),
+        where=where,
+        case=case.to_json(),
+        seed=seed,
+        command=command(session),
+        script=script(session.subject, case, seed % 2**31),
+    )
+
+
+def command(session: Session) -> str:
+    """Shell command that repeats the check; empty if the subject has no address."""
+    target = session.subject.target
+    if not target:
+        return ""
+    plan = session.plan
+    return (
+        f"specverify run {shlex.quote(target)} --checks {session.check_id} "
+        f"--profile {plan.profile} --seed {plan.seed}"
+    )
+
+
+def script(subject: Subject, case: Case, seed: int) -> str:
+    """Python script that draws on `case` and prints observed and expected frequencies.
+
+    It needs the subject, torch and NumPy only.
+    """
+    q = "None" if case.deterministic else "table(q, paths, range(k))"
+    lines = {
+        "import": _import(subject),
+        "p": _literal(case.target),
+        "q": _literal(case.draft),
+        "p_memory": case.target.memory,
+        "q_memory": case.draft.memory,
+        "p_groups": case.target.groups,
+        "q_groups": case.draft.groups,
+        "vocab": case.vocab,
+        "k": case.k,
+        "rows": _ROWS,
+        "seed": seed,
+        "dtype": case.dtype,
+        "draft_probs": q,
+        "call": _call(subject),
+        "batch": subject.capabilities.max_batch or 4000,
+    }
+    return _SCRIPT.format(**lines)
+
+
+def _literal(model: ToyModel, limit: int = 64) -> str:
+    rows = dict(zip(model.contexts, model.rows, strict=True))
+    if model.vocab > limit:
+        return f"{{}}  # {len(rows)} rows of {model.vocab} tokens: see the evidence file"
+    body = "".join(
+        f"    {context}: [{', '.join(repr(float(x)) for x in row)}],\n"
+        for context, row in rows.items()
+    )
+    return f"{{\n{body}}}"
+
+
+def _import(subject: Subject) -> str:
+    place, _, name = subject.target.rpartition(":")
+    if subject.target in BUILTIN or (not place and subject.target):
+        return (
+            "from specverify.subjects.resolve import resolve\n\n"
+            f"verify = resolve({subject.target!r})"
+        )
+    if place.endswith(".py"):
+        return f"import runpy\n\nverify = runpy.run_path({place!r})[{name!r}]"
+    if place:
+        return f"from {place} import {name} as verify"
+    return f"verify = ...  # put your function here: {subject.name}"
+
+
+def _call(subject: Subject) -> str:
+    extra = {
+        "generator": ", generator=generator",
+        "seed": ", seed=start",
+        "uniforms": ", uniforms=torch.rand(len(ids[rows]), k + 1, generator=generator)",
+    }.get(subject.capabilities.rng, "")
+    return f"verify(ids[rows], q_rows[rows] if q_rows is not None else None, p_rows[rows]{extra})"
+
+
+_SCRIPT: Final = '''\
+"""Draws one verification step many times; prints observed and expected frequencies."""
+from collections import Counter
+import itertools
+
+import numpy as np
+import torch
+
+{import}
+vocab, k, n = {vocab}, {k}, {rows}
+p = {p}
+q = {q}
+memory, groups = {{"p": {p_memory}, "q": {q_memory}}}, {{"p": {p_groups}, "q": {q_groups}}}
+
+
+def law(name, prefix):
+    back = prefix[max(0, len(prefix) - memory[name]) :]
+    return (p if name == "p" else q)[tuple(t % groups[name] for t in back)]
+
+
+def sample(name, prefix):
+    return int(rng.choice(vocab, p=law(name, prefix)))
+
+
+def table(model, paths, lengths):
+    name = "p" if model is p else "q"
+    rows = [[law(name, path[:i]) for i in lengths] for path in paths]
+    return torch.tensor(rows, dtype=torch.{dtype}).reshape(len(paths), len(lengths), vocab)
+
+
+rng, generator = np.random.default_rng({seed}), torch.Generator().manual_seed({seed})
+torch.manual_seed({seed})
+paths = []
+for _ in range(n):
+    path = ()
+    while len(path) < k:
+        path += (sample("q", path),)
+    paths.append(path)
+ids = torch.tensor(paths, dtype=torch.int64).reshape(n, k)
+p_rows, q_rows = table(p, paths, range(k + 1)), {draft_probs}
+counts = Counter()
+for start in range(0, n, {batch}):
+    rows = slice(start, start + {batch})
+    output = {call}
+    output = output[0] if isinstance(output, tuple) else output
+    for tokens in output.tolist():
+        path = tuple(itertools.takewhile(lambda token: token >= 0, tokens))
+        while len(path) < k + 1:  # a lossless step leaves the rest to the target
+            path += (sample("p", path),)
+        counts[path] += 1
+print("tokens      observed  expected")
+for path in itertools.product(range(vocab), repeat=k + 1):
+    expected = np.prod([law("p", path[:i])[token] for i, token in enumerate(path)])
+    print(f"{{str(path):<12}}{{counts[path] / n:8.4f}}  {{expected:8.4f}}")
+'''

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Call code that cannot be trusted: it may raise, hang or print."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_OUTPUT_LIMIT = 400
+
+
+class SubjectFault(Exception):  # noqa: N818 - the subject's fault, reported as a finding
+    """The subject broke its contract; the message says how, in one sentence.
+
+    Attributes
+    ----------
+    printed
+        What it wrote while it was called, cut.
+    """
+
+    def __init__(self, message: str, printed: str = "") -> None:
+        super().__init__(message)
+        self.printed = printed[-_OUTPUT_LIMIT:].strip()
+
+    def __str__(self) -> str:
+        """Message, and what the subject printed."""
+        message = super().__str__()
+        return f"{message}; it printed: {self.printed}" if self.printed else message
+
+
+class SubjectHung(SubjectFault):
+    """A call did not return in time; the subject is not called again."""
+
+
+class _Timeout(BaseException):
+    """Raised inside the subject; no ``except Exception`` there can swallow it."""
+
+
+def guarded(call: Callable[[], Any], seconds: float) -> Any:
+    """Return what `call` returns, or raise `SubjectFault`.
+
+    Parameters
+    ----------
+    call
+        Calls the subject.
+    seconds
+        Time limit.
+
+    Raises
+    ------
+    SubjectFault
+        It raised. The message gives exception and place, never our own frames.
+    SubjectHung
+        It did not return within `seconds`.
+    """
+    printed = io.StringIO()
+    try:
+        with (
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+        ):
+            return _timed(call, seconds)
+    except _Timeout:
+        msg = f"a call did not return within {seconds:g} s"
+        raise SubjectHung(msg, printed.getvalue()) from None
+    except SubjectFault:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SubjectFault(_describe(error), printed.getvalue()) from error
+
+
+def _describe(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    text = f"it raised {type(error).__name__}: {error}".splitlines()[0]
+    if not frames:
+        return text
+    last = frames[-1]
+    return f"{text} ({Path(last.filename).name}:{last.lineno} in {last.name})"
+
+
+def _timed(call: Callable[[], Any], seconds: float) -> Any:
+    on_main = threading.current_thread() is threading.main_thread()
+    if on_main and hasattr(signal, "setitimer"):
+        with _alarm(seconds):
+            return call()
+    return _in_thread(call, seconds)
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    """Interrupt the block with a signal; the host's own handler and timer survive."""
+
+    def ring(signum: int, frame: FrameType | None) -> None:
+        raise _Timeout
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def _in_thread(call: Callable[[], Any], seconds: float) -> Any:
+    """Run in a daemon thread; a call that hangs is left behind with it."""
+    outcome: list[tuple[bool, Any]] = []
+
+    def run() -> None:
+        try:
+            outcome.append((True, call()))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller below
+            outcome.append((False, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise _Timeout
+    fine, value = outcome[0]
+    if fine:
+        return value
+    raise value

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subjects: an implementation, with what its signature cannot tell.
+
+A plain function is a subject. `subject` adds a name and capabilities; each capability has
+one meaning, and a check that needs one the subject lacks is skipped with that reason.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Literal, get_args
+
+from specverify.errors import UsageError
+
+Kind = Literal["chain", "exercise"]
+Rng = Literal["generator", "torch", "seed", "uniforms", "internal"]
+Efficiency = Literal["token", "block", "match"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a subject can do, in its own words.
+
+    Attributes
+    ----------
+    rng
+        Where its randomness comes from: a ``generator=`` argument, torch's global state
+        ("torch"), an integer ``seed=``, a tensor ``uniforms=`` [batch, k + 1], or a
+        source that nobody outside controls ("internal").
+    draft_probs
+        True: takes q. False: only deterministic drafts, ``draft_probs`` is None.
+        "optional": both.
+    bonus
+        False: the engine draws the bonus token elsewhere; after full acceptance the row
+        holds the k drafts only.
+    greedy
+        Has a greedy mode.
+    ragged
+        Takes ``num_draft_tokens=`` [batch].
+    max_batch
+        Most rows in one call; None is no limit.
+    min_draft_tokens, max_draft_tokens
+        Range of k.
+    devices, dtypes
+        Where it runs, and the dtypes of the probabilities it takes.
+    efficiency
+        The acceptance law that it claims: "token" (Leviathan, Chen), "block" (Sun et
+        al.), "match" (draft equals a target sample). None: nothing is assumed.
+    """
+
+    rng: Rng = "torch"
+    draft_probs: bool | Literal["optional"] = True
+    bonus: bool = True
+    greedy: bool = False
+    ragged: bool = False
+    max_batch: int | None = None
+    min_draft_tokens: int = 0
+    max_draft_tokens: int | None = None
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] = ("float32",)
+    efficiency: Efficiency | None = None
+
+    def allows(self, k: int) -> bool:
+        """Whether k drafts can be verified in one step."""
+        longest = self.max_draft_tokens
+        return self.min_draft_tokens <= k and (longest is None or k <= longest)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write as JSON data."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An implementation under test.
+
+    Attributes
+    ----------
+    fn
+        The function itself; calling the subject calls it.
+    name
+        Short name for test ids and reports.
+    kind
+        Which contract it follows.
+    target
+        What ``specverify run`` needs to find it again; empty if it cannot.
+    source, version
+        Where the code comes from.
+    capabilities
+        See `Capabilities`.
+    """
+
+    fn: Callable[..., Any]
+    name: str
+    kind: Kind = "chain"
+    target: str = ""
+    source: str = ""
+    version: str = ""
+    capabilities: Capabilities = field(default_factory=Capabilities)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the implementation."""
+        return self.fn(*args, **kwargs)
+
+
+_ALLOWED: Final = {
+    "rng": get_args(Rng),
+    "efficiency": (*get_args(Efficiency), None),
+    "draft_probs": (True, False, "optional"),
+}
+
+
+def subject(
+    fn: Callable[..., Any],
+    *,
+    name: str | None = None,
+    kind: Kind = "chain",
+    source: str | None = None,
+    version: str = "",
+    **capabilities: Any,
+) -> Subject:
+    """Declare what the signature of `fn` cannot tell.
+
+    Parameters
+    ----------
+    fn
+        The implementation; see `specverify.subjects.protocol` for the contracts.
+    name
+        Name in reports; the function's own by default.
+    kind
+        "chain" or "exercise".
+    source, version
+        Where the code comes from; module and line by default.
+    **capabilities
+        Fields of `Capabilities`. ``rng`` is read off the signature where it is not given.
+
+    Raises
+    ------
+    UsageError
+        Unknown kind, unknown capability or a value that it cannot have.
+    """
+    if not callable(fn):
+        msg = f"fn is a {type(fn).__name__}; a subject must be callable"
+        raise UsageError(msg)
+    if kind not in get_args(Kind):
+        msg = f"kind is {kind!r}; allowed are {', '.join(get_args(Kind))}"
+        raise UsageError(msg)
+    _check_capabilities(capabilities)
+    capabilities.setdefault("rng", _rng_of(fn))
+    for name_ in ("devices", "dtypes"):
+        if name_ in capabilities:
+            capabilities[name_] = tuple(capabilities[name_])
+    return Subject(
+        fn=fn,
+        name=name or getattr(fn, "__name__", type(fn).__name__),
+        kind=kind,
+        source=source if source is not None else _source_of(fn),
+        version=version,
+        capabilities=Capabilities(**capabilities),
+    )
+
+
+def _check_capabilities(given: dict[str, Any]) -> None:
+    known = [f.name for f in fields(Capabilities)]
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            msg = f"capability {name!r} is unknown{hint} Known are {', '.join(known)}"
+            raise UsageError(msg)
+        if name in _ALLOWED and value not in _ALLOWED[name]:
+            allowed = ", ".join(repr(x) for x in _ALLOWED[name])
+            msg = f"capability {name} is {value!r}; allowed are {allowed}"
+            raise UsageError(msg)
+
+
+def _rng_of(fn: Callable[..., Any]) -> Rng:
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        return "torch"
+    for rng in ("generator", "seed", "uniforms"):
+        if rng in parameters:
+            return rng  # type: ignore[return-value]  # each is an Rng
+    return "torch"
+
+
+def _source_of(fn: Callable[..., Any]) -> str:
+    code = getattr(fn, "__code__", None)
+    module = getattr(fn, "__module__", "") or ""
+    return f"{module}, line {code.co_firstlineno}" if code else module

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find a subject from what a user types."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from specverify.errors import UsageError
+from specverify.subjects.protocol import Kind, Subject, subject
+
+#: Built-in subjects and the functions that load them; engines are imported by these.
+BUILTIN: Final = {
+    "reference:chain": "specverify.subjects.reference:chain",
+    "reference:exercise": "specverify.subjects.reference:exercise",
+    "transformers": "specverify.subjects.transformers:load",
+}
+
+
+def resolve(target: str | Subject | Callable[..., Any], *, kind: Kind | None = None) -> Subject:
+    """Turn a target into a subject.
+
+    Parameters
+    ----------
+    target
+        A subject, a function, the name of a built-in subject, ``package.module:name`` or
+        ``path/to/file.py:name``.
+    kind
+        Contract of a plain function; a declared subject keeps its own.
+
+    Raises
+    ------
+    UsageError
+        Nothing there, with the reason and the nearest name that exists.
+    """
+    if isinstance(target, Subject):
+        return target
+    if not isinstance(target, str):
+        return subject(target, kind=kind or "chain")
+    if target in BUILTIN:
+        loaded: Subject = _attribute(BUILTIN[target])()
+        return replace(loaded, name=target, target=target)
+    if ":" not in target:
+        near = difflib.get_close_matches(target, BUILTIN, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        msg = (
+            f"target is {target!r}{hint} Allowed are {', '.join(BUILTIN)}, "
+            "package.module:name and path/to/file.py:name"
+        )
+        raise UsageError(msg)
+    found = _attribute(target)
+    if isinstance(found, Subject):
+        return replace(found, target=target)
+    if not callable(found):
+        msg = f"{target} is a {type(found).__name__}; a subject must be callable"
+        raise UsageError(msg)
+    return replace(subject(found, kind=kind or "chain"), target=target)
+
+
+def _attribute(target: str) -> Any:
+    place, _, name = target.rpartition(":")
+    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    if not hasattr(module, name):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        near = difflib.get_close_matches(name, public, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        msg = f"{place} has no attribute {name!r}{hint}"
+        raise UsageError(msg)
+    return getattr(module, name)
+
+
+def _load_module(name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        msg = f"cannot import {name}: {type(error).__name__}: {error}"
+        raise UsageError(msg) from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Import a file as Python runs a script: its folder is importable from it."""
+    if not path.is_file():
+        msg = f"{path} is no file"
+        raise UsageError(msg)
+    path = path.resolve()
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    name = f"{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"{path} cannot be loaded as Python"
+        raise UsageError(msg)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        msg = f"cannot import {path}: {type(error).__name__}: {error}"
+        raise UsageError(msg) from error
+    return module
