@@ -8,16 +8,27 @@ and q allows shows as a broken joint law (L5).
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+import numpy as np
+from scipy import stats
+
 from specverify.checks import tabulate
 from specverify.checks.draws import draw_steps
 from specverify.checks.common import allowed, generated, needs_bonus
-from specverify.checks.judge import judge_law
+from specverify.checks.judge import DEPENDENT, judge_law
 from specverify.checks.registry import check
 from specverify.checks.reproduce import counterexample
 from specverify.checks.session import Finding, Session
+from specverify.evidence.records import Table
 from specverify.inputs import witnesses
+from specverify.inputs.cases import Case
+from specverify.inputs.models import IntArray
+from specverify.laws import chain
 from specverify.statistics.impossible import samples_to_see
 from specverify.subjects.protocol import Subject
+from specverify.subjects.rig import Rig
 
 
 def needs_token_rule(subject: Subject) -> str:
@@ -30,6 +41,97 @@ def needs_token_rule(subject: Subject) -> str:
             "specverify.subject(fn, efficiency='token') holds it to min(1, p/q)"
         )
     return needs_bonus(subject)
+
+
+@check(
+    "acceptance-bound",
+    "No more drafts are accepted than any lossless rule can accept.",
+    law="L5, L11",
+    needs=needs_bonus,
+)
+def acceptance_bound(session: Session) -> Finding:
+    """Exact binomial test of each tail of the accepted length against its bound."""
+    plan = session.plan
+    named = allowed(session, [witnesses.J1, witnesses.W])
+    level = session.share / sum(case.k for case in named)
+    finding = Finding("pass", examples_planned=len(named))
+    for case in named:
+        rows = math.ceil(math.log(1 / level) / (2 * plan.detect_tv**2)) * 2
+        tail = _tail_counts(session, case, rows)
+        finding = replace(
+            finding,
+            samples=finding.samples + rows,
+            examples=finding.examples + 1,
+            tables=(*finding.tables, _by_position(case, tail)),
+            observations=(*finding.observations, _mean_accepted(case, tail)),
+        )
+        for position in range(1, case.k + 1):
+            bound = min(1.0, float(chain.acceptance_bound(case.target, case.draft, position)))
+            p_value = float(stats.binom.sf(tail[position] - 1, rows, bound))
+            if p_value < level:
+                if _holds_alone(session, case, position, bound, rows, level):
+                    return replace(finding, status="violation", effect="contract", reason=DEPENDENT)
+                where = (
+                    f"{position} or more drafts were accepted in {tail[position] / rows:.4f} "
+                    f"of {rows} steps; no lossless rule can do so in more than {bound:.4f}"
+                )
+                return replace(
+                    finding,
+                    status="violation",
+                    reason=where,
+                    p_value=p_value,
+                    limit=level,
+                    counterexample=counterexample(session, case, where),
+                )
+    return finding
+
+
+def _holds_alone(
+    session: Session, case: Case, position: int, bound: float, rows: int, level: float
+) -> bool:
+    """Whether the bound holds when the subject is called with one row at a time."""
+    if session.capabilities.max_batch == 1:
+        return False
+    tail = _tail_counts(session, case, rows, session.rig.single_rows())
+    return bool(stats.binom.sf(tail[position] - 1, rows, bound) >= level)
+
+
+def _tail_counts(
+    session: Session, case: Case, rows: int, rig: Rig | None = None
+) -> IntArray:
+    """How many of `rows` steps accepted i or more drafts, for i = 0 to k."""
+    lengths = np.zeros(case.k + 1, np.int64)
+    for step in draw_steps(rig or session.rig, case, rows, session.seed(case)):
+        lengths += np.bincount(step.accepted, minlength=case.k + 1)
+    return lengths[::-1].cumsum()[::-1]
+
+
+def _by_position(case: Case, tail: IntArray) -> Table:
+    """Acceptance at each position that was reached, beside token-level theory."""
+    law = np.array(chain.accepted_law(case.target, case.draft, case.k), np.float64)
+    theory = law[::-1].cumsum()[::-1]  # P(accepted >= i)
+    return Table(
+        title=f"drafts accepted by position, witness {case.name}; token-level theory",
+        kind="position",
+        labels=tuple(f"position {i}" for i in range(case.k)),
+        observed=tuple(int(count) for count in tail[1:]),
+        expected=tuple(
+            float(reached * later / now)
+            for reached, now, later in zip(tail[:-1], theory[:-1], theory[1:], strict=True)
+        ),
+        trials=tuple(int(count) for count in tail[:-1]),
+    )
+
+
+def _mean_accepted(case: Case, tail: IntArray) -> str:
+    mean = tail[1:].sum() / tail[0]
+    token = float(chain.expected_accepted(case.target, case.draft, case.k))
+    bounds = range(1, case.k + 1)
+    most = sum(float(chain.acceptance_bound(case.target, case.draft, i)) for i in bounds)
+    return (
+        f"accepted {mean:.3f} of {case.k} drafts on witness {case.name}; "
+        f"token-level verification {token:.3f}, no lossless rule above {most:.3f}"
+    )
 
 
 @check(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -33,12 +34,15 @@ class Comparison:
         int64 [cells].
     probs
         float64 [cells], sums to 1.
+    fitted
+        Parameters of the law that were estimated from the counts themselves.
     """
 
     title: str
     labels: tuple[str, ...]
     counts: IntArray
     probs: FloatArray
+    fitted: int = 0
 
     @classmethod
     def of_law(
@@ -56,6 +60,15 @@ class Comparison:
             np.array([float(law.get(outcome, 0)) for outcome in outcomes]),
         )
 
+    @classmethod
+    def of_independence(cls, title: str, table: IntArray) -> Comparison:
+        """Tabulate pairs beside the product of their own margins: int64 [cells, cells]."""
+        rows, columns = table.sum(axis=1), table.sum(axis=0)
+        probs = np.outer(rows, columns) / table.sum() ** 2
+        labels = tuple(f"{a},{b}" for a, b in np.ndindex(table.shape))
+        fitted = np.count_nonzero(rows) + np.count_nonzero(columns) - 2
+        return cls(title, labels, table.ravel(), probs.ravel(), fitted)
+
     @property
     def samples(self) -> int:
         """Number of counts."""
@@ -67,7 +80,11 @@ class Comparison:
         return int(np.count_nonzero(self.probs))
 
     def plus(self, other: Comparison) -> Comparison:
-        """Counts of both; the law is one."""
+        """Counts of both; the law is one, or fitted anew."""
+        if self.fitted or other.fitted:
+            side = math.isqrt(len(self.counts))
+            table = (self.counts + other.counts).reshape(side, side)
+            return Comparison.of_independence(self.title, table)
         return replace(self, counts=self.counts + other.counts)
 
     def where(self, most: int = 3) -> str:

@@ -108,6 +108,8 @@ class LawSearch:
         self._ledger = Ledger(self.session.share, len(witnesses) + examples)
         examples = self._fit(witnesses, examples)
         failed = [e for e in map(self.evaluate, witnesses) if e.violated]
+        # The smallest witness, if nothing smaller is found.
+        failed.sort(key=lambda e: (bool(e.fault), e.case.vocab, e.case.k))
         if failed and not self.session.shrink:
             return failed[0]
         smallest = None
@@ -158,7 +160,10 @@ class LawSearch:
         for look, (part, share) in enumerate(_LOOKS):
             comparison = self._grow(case, comparison, math.ceil(goal * part), look)
             test = chisquare.goodness_of_fit(
-                comparison.counts, comparison.probs, level=level * share
+                comparison.counts,
+                comparison.probs,
+                level=level * share,
+                fitted=comparison.fitted,
             )
             if test.p_value < level * share:
                 return Evaluation(case, True, comparison, test, level * share)  # noqa: FBT003

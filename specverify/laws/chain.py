@@ -95,6 +95,16 @@ def expected_accepted(target: Model, draft: Model, k: int) -> Number:
     return sum(count * mass for count, mass in enumerate(law))
 
 
+def acceptance_bound(target: Model, draft: Model, length: int) -> Number:
+    """Largest probability with which a lossless rule accepts `length` drafts (L11).
+
+    A rule that accepts a prefix x of one drafted path with mass above ``min(P, Q)(x)``,
+    P and Q the joint laws of target and draft, emits x too often or was never offered it.
+    """
+    p, q = autoregressive_law(target, length), autoregressive_law(draft, length)
+    return sum(min(mass, q.get(path, 0)) for path, mass in p.items())
+
+
 def autoregressive_law(target: Model, length: int, prefix: Prefix = ()) -> Law[Prefix]:
     """Joint law of the next `length` tokens under plain sampling: what must come out."""
     law: Law[Prefix] = {(): 1}
