@@ -66,7 +66,7 @@ class Comparison:
         rows, columns = table.sum(axis=1), table.sum(axis=0)
         probs = np.outer(rows, columns) / table.sum() ** 2
         labels = tuple(f"{a},{b}" for a, b in np.ndindex(table.shape))
-        fitted = np.count_nonzero(rows) + np.count_nonzero(columns) - 2
+        fitted = int(np.count_nonzero(rows) + np.count_nonzero(columns)) - 2
         return cls(title, labels, table.ravel(), probs.ravel(), fitted)
 
     @property
@@ -102,6 +102,14 @@ class Comparison:
             if score[i] > 0
         )
 
+    def first_token(self) -> str:
+        """Observed and due law of the first token of each outcome, in words."""
+        first = [label.split(",")[0] for label in self.labels]
+        tokens = sorted(set(first), key=int)
+        member = np.array([[token == f for f in first] for token in tokens])
+        seen = member @ self.counts / max(self.samples, 1)
+        return f"{_vector(seen)}, due {_vector(member @ self.probs)}"
+
     def table(self, title: str = "") -> Table:
         """Write as evidence."""
         return Table(
@@ -111,3 +119,7 @@ class Comparison:
             observed=tuple(int(c) for c in self.counts),
             expected=tuple(float(e) for e in self.probs * self.samples),
         )
+
+
+def _vector(values: FloatArray) -> str:
+    return f"({', '.join(f'{value:.3f}' for value in values)})"

@@ -29,7 +29,7 @@ from specverify.statistics.impossible import samples_to_see
 )
 def joint_law(session: Session) -> Finding:
     """Witnesses and generated cases, joint law of k + 1 tokens."""
-    named = [witnesses.J1, witnesses.M1, witnesses.J2, witnesses.W, witnesses.C1, witnesses.S1]
+    named = [witnesses.M1, witnesses.J1, witnesses.J2, witnesses.W, witnesses.S1]
     return judge_law(
         session,
         tabulate.joint,

@@ -18,6 +18,7 @@ from specverify.statistics import chisquare
 from specverify.subjects.faults import SubjectFault
 
 _SHOWN_CELLS = 64
+_LISTED_VOCAB = 8
 
 #: Reason of a violation that disappears when rows come one at a time.
 DEPENDENT = (
@@ -65,7 +66,7 @@ def judge_law(
         tables=_tables(done, smallest),
     )
     if smallest is not None:
-        return _violation(session, compare, smallest, common)
+        return _violation(session, compare, smallest, done, common)
     return _judged(session, done, common)
 
 
@@ -88,7 +89,11 @@ def _judged(session: Session, done: list[Evaluation], common: Finding) -> Findin
 
 
 def _violation(
-    session: Session, compare: Compare, smallest: Evaluation, common: Finding
+    session: Session,
+    compare: Compare,
+    smallest: Evaluation,
+    done: list[Evaluation],
+    common: Finding,
 ) -> Finding:
     if smallest.fault:
         return replace(
@@ -108,7 +113,22 @@ def _violation(
         status="violation",
         effect=effect,
         reason=reason,
+        observations=_first_tokens(done),
         counterexample=counterexample(session, smallest.case, where),
+    )
+
+
+def _first_tokens(done: list[Evaluation]) -> tuple[str, ...]:
+    """The first token's law on each witness that shows the violation."""
+    shown = [
+        e
+        for e in done
+        if e.violated and e.case.name and e.comparison and e.case.vocab <= _LISTED_VOCAB
+    ]
+    return tuple(
+        f"witness {e.case.name}: first token observed {e.comparison.first_token()}"
+        for e in shown
+        if e.comparison is not None and e.comparison.labels[0][0].isdigit()
     )
 
 
@@ -123,7 +143,7 @@ def _attribute(
     """
     assert smallest.test is not None  # noqa: S101 - called for judged laws only
     found = _reason(smallest)
-    if session.capabilities.max_batch == 1:
+    if session.capabilities.max_batch == 1 or not session.shrink:
         return None, found
     rows = 4 * smallest.samples
     seed = session.seed(smallest.case, "one row a call")

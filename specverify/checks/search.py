@@ -35,7 +35,9 @@ _LOOKS: Final = ((1 / 16, 1 / 8), (1 / 4, 1 / 8), (1.0, 3 / 4))
 _MOST_REDRAWS: Final = 20
 #: Generated inputs after a witness has failed, to have something to shrink from.
 _LEAST_EXAMPLES: Final = 20
-_LEAST_SHRINK_SECONDS: Final = 15.0
+_LEAST_SHRINK_SECONDS: Final = 10.0
+#: How many shares of the time the witnesses of one check may take.
+_BORROWED: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,8 @@ class LawSearch:
             power=plan.power,
         )
         affordable = self.session.seconds / (per_row * draws)
-        self._fraction = min(1.0, affordable / len(witnesses))
+        # Other checks finish early, so the witnesses may borrow from them.
+        self._fraction = min(1.0, _BORROWED * affordable / len(witnesses))
         return max(0, min(examples, int(affordable) - len(witnesses)))
 
 

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: ``specverify run``, ``list`` and ``report``.
+
+Exit codes: 0 lossless, 1 violation (lossy or broken), 2 usage, 3 internal error,
+4 inconclusive. Heavy modules are imported by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import specverify
+from specverify.config import load_settings
+from specverify.errors import SpecverifyError, UsageError
+
+if TYPE_CHECKING:
+    from specverify.evidence.records import Evidence
+
+EXIT_CODES: Final = {"lossless": 0, "lossy": 1, "broken": 1, "inconclusive": 4}
+_USAGE, _INTERNAL, _INTERRUPTED = 2, 3, 130
+
+#: Options of ``run`` that are fields of the plan.
+_PLAN_OPTIONS: Final = (
+    "seed",
+    "device",
+    "examples",
+    "error_rate",
+    "detect_tv",
+    "power",
+    "max_seconds",
+    "call_seconds",
+    "strict_efficiency",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        code: int = options.command(options)
+    except UsageError as error:
+        print(f"specverify: error: {error}", file=sys.stderr)
+        return _USAGE
+    except SpecverifyError as error:
+        print(f"specverify: {error}", file=sys.stderr)
+        return _INTERNAL
+    except KeyboardInterrupt:
+        print("specverify: interrupted; nothing was concluded", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader went away, as `| head` does
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the boundary: a bug of ours, said as one
+        _report_internal(error)
+        return _INTERNAL
+    return code
+
+
+def _report_internal(error: Exception) -> None:
+    """Say in one line that specverify itself failed; the traceback on request."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    print(
+        f"specverify: internal error: {type(error).__name__}: {error} "
+        f"({Path(place.filename).name}:{place.lineno}); this is a bug of specverify, no "
+        "finding about the subject. Set SPECVERIFY_TRACEBACK=1 to see where.",
+        file=sys.stderr,
+    )
+    if os.environ.get("SPECVERIFY_TRACEBACK"):
+        traceback.print_exception(error)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specverify",
+        description="Prove, at stated error rates, that speculative decoding is lossless.",
+        epilog="Exit codes: 0 lossless, 1 violation, 2 usage, 3 internal error, "
+        "4 inconclusive.",
+    )
+    parser.add_argument("--version", action="version", version=specverify.__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_list(commands)
+    _add_report(commands)
+    return parser
+
+
+def _add_run(commands: Any) -> None:
+    run = commands.add_parser(
+        "run",
+        help="put an implementation to the test",
+        description="Run the checks on TARGET and conclude.",
+    )
+    run.set_defaults(command=_run)
+    run.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="pkg.module:verify, path/to/file.py:verify, or a built-in name "
+        "(specverify list --subjects); default from [tool.specverify]",
+    )
+    run.add_argument("--kind", choices=("chain", "exercise"), help="contract of a function")
+    run.add_argument("--profile", metavar="P", help="quick, ci (default) or nightly")
+    run.add_argument("--checks", metavar="GLOB", help="only the checks whose id matches")
+    run.add_argument("--seed", type=int, metavar="N", help="salt of every draw (default 0)")
+    run.add_argument("--device", metavar="D", help="cpu (default), cuda, cuda:1")
+    run.add_argument(
+        "--error-rate", type=float, metavar="A", help="false-alarm rate of the whole run"
+    )
+    run.add_argument(
+        "--detect-tv", type=float, metavar="E", help="total variation that must be seen"
+    )
+    run.add_argument("--power", type=float, metavar="P", help="probability of seeing it")
+    run.add_argument("--examples", type=int, metavar="N", help="generated inputs a check")
+    run.add_argument("--max-seconds", type=float, metavar="S", help="time for the run")
+    run.add_argument("--call-seconds", type=float, metavar="S", help="time for one call")
+    run.add_argument(
+        "--strict-efficiency",
+        action="store_true",
+        default=None,
+        help="fail when less is accepted than the declared rule could",
+    )
+    run.add_argument("--html", metavar="F", help="write the report")
+    run.add_argument("--json", metavar="F", help="write the evidence")
+    run.add_argument("--md", metavar="F", help="write a summary in Markdown")
+    _add_format(run)
+
+
+def _add_list(commands: Any) -> None:
+    listing = commands.add_parser(
+        "list", help="print the checks with their claims", description="Print the checks."
+    )
+    listing.set_defaults(command=_list)
+    listing.add_argument("--subjects", action="store_true", help="built-in subject names")
+    listing.add_argument("--kind", choices=("chain", "exercise"), help="only one contract")
+    _add_format(listing)
+
+
+def _add_report(commands: Any) -> None:
+    report = commands.add_parser(
+        "report",
+        help="show evidence files again",
+        description="Show evidence files; exit as the run did (the worst of several).",
+    )
+    report.set_defaults(command=_report)
+    report.add_argument("evidence", nargs="+", metavar="EVIDENCE", help="JSON of a run")
+    report.add_argument("--html", metavar="F", help="write the report (one file only)")
+    report.add_argument("--md", metavar="F", help="write a summary (one file only)")
+    _add_format(report)
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="what is printed"
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    from specverify.checks.plan import make_plan
+    from specverify.checks.registry import checks_for
+    from specverify.checks.run import run_checks
+    from specverify.subjects.resolve import resolve
+    from specverify.terminal import Progress
+
+    settings = load_settings()
+    given = {k: v for k, v in vars(options).items() if v is not None}
+    chosen = {**settings, **given}
+    if "target" not in chosen:
+        raise UsageError("TARGET is missing, and [tool.specverify] names none")
+    profile = chosen.get("profile", "ci")
+    if profile == "nightly":
+        chosen.setdefault("seed", secrets.randbits(32))  # explore; printed below
+    for name in ("html", "json", "md"):
+        _check_writable(given.get(name))
+    plan = make_plan(profile, **{name: chosen.get(name) for name in _PLAN_OPTIONS})
+    subject = resolve(chosen["target"], kind=chosen.get("kind"))
+    pattern = chosen.get("checks", "*")
+    progress = Progress(quiet=options.format == "json")
+    progress.begin(subject, plan, checks_for(subject.kind, pattern))
+    evidence = run_checks(
+        subject,
+        plan,
+        pattern=pattern,
+        expected_failures=settings.get("expected_failures"),
+        listener=progress.show,
+    )
+    _write(evidence, given.get("html"), given.get("json"), given.get("md"))
+    _say(evidence, options.format)
+    return EXIT_CODES[evidence.verdict]
+
+
+def _list(options: argparse.Namespace) -> int:
+    from specverify.subjects.resolve import BUILTIN
+
+    if options.subjects:
+        names = list(BUILTIN)
+        print(json.dumps(names, indent=2) if options.format == "json" else "\n".join(names))
+        return 0
+    from specverify.checks.registry import checks_for
+    from specverify.terminal import print_checks
+
+    kinds = [options.kind] if options.kind else ["chain", "exercise"]
+    checks = [check for kind in kinds for check in checks_for(kind)]
+    if options.format == "json":
+        names = ("id", "kind", "claim", "law", "grade", "effect")
+        print(json.dumps([{n: getattr(c, n) for n in names} for c in checks], indent=2))
+    else:
+        print_checks(checks)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from specverify.evidence.files import load
+
+    if len(options.evidence) > 1 and (options.html or options.md):
+        raise UsageError("--html and --md take one evidence file at a time")
+    codes = []
+    for path in options.evidence:
+        evidence = load(path)
+        _write(evidence, options.html, None, options.md)
+        _say(evidence, options.format)
+        codes.append(EXIT_CODES[evidence.verdict])
+    return 1 if 1 in codes else max(codes)
+
+
+def _say(evidence: Evidence, form: str) -> None:
+    from specverify.evidence.files import to_json
+    from specverify.report.text import failure_text
+
+    if form == "json":
+        print(json.dumps(to_json(evidence), indent=2, allow_nan=False))
+    else:
+        print(failure_text(evidence))
+
+
+def _write(
+    evidence: Evidence, html: str | None, document: str | None, markdown: str | None
+) -> None:
+    """Write what was asked for, and the step summary where CI offers one."""
+    if document:
+        from specverify.evidence.files import save
+
+        save(evidence, document)
+    if html:
+        from specverify.report.html import write_html
+
+        write_html(evidence, html)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if markdown or summary:
+        from specverify.report.markdown import render_markdown
+
+        text = render_markdown(evidence)
+        if markdown:
+            Path(markdown).write_text(text, encoding="utf-8")
+        if summary:
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(text)
+
+
+def _check_writable(path: str | None) -> None:
+    """Refuse a bad path before the run, not after it."""
+    if path is None:
+        return
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error}") from error
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{path} cannot be written")

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress of a run and the list of checks, on a terminal or in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import specverify
+from specverify.checks.plan import Plan
+from specverify.checks.registry import Check
+from specverify.evidence.records import SUITE_VERSION, CheckRecord
+from specverify.report.formats import count, number
+from specverify.report.wording import STATUSES
+from specverify.subjects.protocol import Subject
+
+_COLOURS: Final = {
+    "pass": "green",
+    "violation": "red",
+    "inconclusive": "yellow",
+    "skipped": "bright_black",
+    "expected_failure": "yellow",
+}
+
+
+class Progress:
+    """One line a check, as it ends; a live status line on terminals.
+
+    Parameters
+    ----------
+    quiet
+        Print nothing.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+        self._left: list[str] = []
+
+    def begin(self, subject: Subject, plan: Plan, checks: Sequence[Check]) -> None:
+        """Say what is about to run, with everything that repeats it."""
+        version = f" {subject.version}" if subject.version else ""
+        self._console.print(
+            f"specverify {specverify.__version__} · suite {SUITE_VERSION} · "
+            f"{subject.name}{version} · {plan.device} · profile {plan.profile} · "
+            f"seed {plan.seed}",
+            markup=False,
+        )
+        self._left = [check.id for check in checks]
+
+    def show(self, record: CheckRecord) -> None:
+        """Print the line of a check that has ended."""
+        symbol, word = STATUSES[record.status]
+        facts = []
+        if record.samples:
+            facts.append(f"{count(record.samples)} draws")
+        if record.detectable_tv is not None:
+            facts.append(f"sees TV {number(record.detectable_tv)}")
+        facts.append(f"{record.duration_s:.1f} s")
+        colour = _COLOURS[record.status]
+        head = f"{symbol} {record.id:<26}{word:<14}"
+        self._console.print(f"[{colour}]{head}[/]{', '.join(facts)}")
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    """Print the checks of each kind with claim, law and grade."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    for kind in dict.fromkeys(check.kind for check in checks):
+        table = Table(title=f"kind {kind}", title_justify="left", box=None, pad_edge=False)
+        for column in ("check", "claim", "law", "grade", "a violation means"):
+            table.add_column(column, no_wrap=column == "check")
+        meaning = {"law": "lossy", "contract": "broken", "efficiency": "inefficient"}
+        for check in checks:
+            if check.kind == kind:
+                row = (check.id, check.claim, check.law, check.grade, meaning[check.effect])
+                table.add_row(*(escape(cell) for cell in row))
+        console.print(table)
+        console.print()
