@@ -111,6 +111,7 @@ def run_check(
         check_id=check.id,
         share=plan.error_rate / len(checks),
         seconds=seconds if seconds is not None else plan.max_seconds / len(checks),
+        limit=plan.max_seconds / 4,
         shrink=shrink and check.id not in (expected or {}),
     )
     reason = check.needs(rig.subject)

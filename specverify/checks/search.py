@@ -36,8 +36,6 @@ _MOST_REDRAWS: Final = 20
 #: Generated inputs after a witness has failed, to have something to shrink from.
 _LEAST_EXAMPLES: Final = 20
 _LEAST_SHRINK_SECONDS: Final = 10.0
-#: How many shares of the time the witnesses of one check may take.
-_BORROWED: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +217,10 @@ class LawSearch:
             power=plan.power,
         )
         affordable = self.session.seconds / (per_row * draws)
-        # Other checks finish early, so the witnesses may borrow from them.
-        self._fraction = min(1.0, _BORROWED * affordable / len(witnesses))
+        # The witnesses come first: other checks finish early and leave them their time.
+        # An estimate made on a busy machine may be off by half.
+        longest = 2 * max(self.session.limit, self.session.seconds)
+        self._fraction = min(1.0, longest / (per_row * draws * len(witnesses)))
         return max(0, min(examples, int(affordable) - len(witnesses)))
 
 

@@ -30,7 +30,9 @@ class Session:
     share
         Error rate that this check may spend.
     seconds
-        Time that it may take.
+        Its share of the time: what generated inputs may take.
+    limit
+        Time that its witnesses may take, before they get fewer draws.
     shrink
         Whether to look for a smaller input after a violation.
     """
@@ -40,6 +42,7 @@ class Session:
     check_id: str
     share: float
     seconds: float
+    limit: float = 0.0
     shrink: bool = True
     started: float = field(default_factory=time.monotonic)
 
