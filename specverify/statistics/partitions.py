@@ -44,3 +44,36 @@ def ratio_bins(p: FloatArray, q: FloatArray, bins: int = 16) -> IntArray:
 def id_blocks(p: FloatArray, size: int = 128) -> IntArray:
     """Cells of consecutive token ids: a kernel's tiles, the last one often partial."""
     return np.arange(len(p), dtype=np.int64) // size
+
+
+def rank_bins(p: FloatArray, deepest: int = 11) -> IntArray:
+    """Cells by tail mass of p: the likeliest tokens, then halves, quarters, ... of it.
+
+    Filters and temperatures move mass between head and tail.
+
+    Parameters
+    ----------
+    p
+        The law, float64 [cells].
+    deepest
+        The last cell holds the tokens behind tail mass ``2 ** -deepest``.
+
+    Returns
+    -------
+    ndarray
+        Cell of each token, int64 [cells], numbered from 0.
+    """
+    order = np.argsort(-p, kind="stable")
+    tail = np.maximum(1 - np.concatenate([[0.0], p[order].cumsum()[:-1]]), 2.0**-60)
+    depth = np.minimum(np.floor(-np.log2(tail)), deepest).astype(np.int64)
+    cells = np.empty(len(p), np.int64)
+    cells[order] = depth
+    return np.unique(cells, return_inverse=True)[1].astype(np.int64)
+
+
+def id_tiles(p: FloatArray, most: int = 64) -> IntArray:
+    """Cells of consecutive ids whose size is a power of two, at most `most` of them."""
+    size = 1
+    while -(-len(p) // size) > most:
+        size *= 2
+    return id_blocks(p, max(size, 2))

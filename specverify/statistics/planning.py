@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many draws a decision takes, before any is made.
+
+The planner describes the sequential test of `decisions`: reject when the portfolio's
+e-value reaches 1/level, accept when the unbiased chi-square statistic has become too
+small for a bias of the stated size, stop at `n_max`. In Gaussian approximation the
+Dirichlet part of concentration c rejects where Pearson's statistic exceeds
+
+    T(n) = (1 + c/n) (2 L + df ln(1 + n/c)),      L = ln(1/level) + ln(1/weight),
+
+and a bias of total variation e, in whatever direction, makes it non-central chi-square
+with noncentrality of at least ``4 n e^2``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from scipy import optimize, stats
+
+#: Kinds of alternatives that share the portfolio, and the weight of the planner's one.
+_PARTS: Final = 4
+_WEIGHT: Final = 0.5 / _PARTS
+_LARGEST: Final = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePlan:
+    """What a decision costs.
+
+    Attributes
+    ----------
+    n_max
+        Draws after which a bias of the stated size has been seen with the stated power.
+    expected_right
+        Mean number of draws on a right implementation.
+    expected_wrong
+        Mean number of draws at a bias of exactly the stated size in the worst direction;
+        larger biases take fewer.
+    """
+
+    n_max: int
+    expected_right: int
+    expected_wrong: int
+
+
+@lru_cache(maxsize=4096)
+def plan_samples(*, cells: int, level: float, power: float, tv: float) -> SamplePlan:
+    """Plan the draws for one decision.
+
+    Parameters
+    ----------
+    cells
+        Outcomes with positive probability, at least 2.
+    level
+        False-alarm rate of the decision.
+    power
+        Probability of seeing a bias of `tv`.
+    tv
+        Total variation that must be seen.
+
+    Raises
+    ------
+    ValueError
+        Fewer than 2 cells, or a rate outside (0, 1).
+    """
+    _check(cells, level, power, tv)
+    df = cells - 1
+    n_max = _first(lambda n: detection(n, df, level, tv) >= _kept(power))
+    mean_wrong = _first(lambda n: df + 4 * n * tv**2 >= rejection_limit(n, df, level, tv))
+    mean_right = _first(lambda n: acceptance_limit(n, df, power, tv) >= df)
+    return SamplePlan(n_max, min(mean_right, n_max), min(mean_wrong, n_max))
+
+
+@lru_cache(maxsize=4096)
+def min_detectable_tv(*, samples: int, cells: int, level: float, power: float) -> float:
+    """Smallest total variation that `samples` draws see with `power`; 1.0 if none."""
+    if samples <= 0 or cells < 2:
+        return 1.0
+    _check(cells, level, power, 0.5)
+    df, goal = cells - 1, _kept(power)
+
+    def short(tv: float) -> float:
+        return detection(samples, df, level, tv) - goal
+
+    if short(1 - 1e-9) < 0:
+        return 1.0
+    return float(optimize.brentq(short, 1e-7, 1 - 1e-9, xtol=1e-7))
+
+
+def detection(n: float, df: int, level: float, tv: float) -> float:
+    """Probability that n draws reject a bias of `tv` in the worst direction."""
+    limit = rejection_limit(n, df, level, tv)
+    return float(stats.ncx2.sf(limit, df, 4 * n * tv**2))
+
+
+def rejection_limit(n: float, df: int, level: float, tv: float) -> float:
+    """Pearson statistic at which the e-value of n draws reaches ``1 / level``."""
+    c = df / (4 * tv**2)
+    odds = math.log(1 / level) + math.log(1 / _WEIGHT)
+    return (1 + c / n) * (2 * odds + df * math.log1p(n / c))
+
+
+def acceptance_limit(
+    n: float, df: int, power: float, tv: float, looks: int = 19
+) -> float:
+    """Unbiased chi-square statistic below which n draws exclude a bias of `tv`.
+
+    A bias of `tv` stays below it with probability ``(1 - power) / 2`` over all looks.
+    """
+    return float(stats.ncx2.ppf((1 - power) / 2 / looks, df, 4 * n * tv**2))
+
+
+def _kept(power: float) -> float:
+    """Power at n_max, so that early acceptance may spend the other half of the error."""
+    return 1 - (1 - power) / 2
+
+
+def _first(true_from: object) -> int:
+    """Smallest n at which a condition that stays true becomes true."""
+    condition = true_from
+    assert callable(condition)  # noqa: S101 - a private helper
+    high = 16
+    while not condition(high):
+        high *= 2
+        if high > _LARGEST:
+            msg = f"more than {_LARGEST:.0e} draws would be needed"
+            raise ValueError(msg)
+    low = high // 2
+    while high - low > max(1, low // 1000):
+        middle = (low + high) // 2
+        low, high = (low, middle) if condition(middle) else (middle, high)
+    return high
+
+
+def _check(cells: int, level: float, power: float, tv: float) -> None:
+    if cells < 2:
+        msg = f"cells is {cells}; a decision needs 2 or more"
+        raise ValueError(msg)
+    for name, value in (("level", level), ("power", power), ("tv", tv)):
+        if not 0 < value < 1:
+            msg = f"{name} is {value}; allowed is the open interval (0, 1)"
+            raise ValueError(msg)
