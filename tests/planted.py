@@ -1,44 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planted defects: each one small change to the correct verifier `verify`."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
-
-
-def verify(
-    ids,
-    q,
-    p,
-    *,
-    generator,
-    uniforms=lambda batch, width, generator: fresh(batch, width, generator),
-    accept=lambda u, p_x, q_x: u * q_x < p_x,
-    residual=lambda p, q, ids: (p - q).clamp_min(0),
-    token_uniforms=lambda u, v: v,
-    draw=lambda weights, v: from_cdf(weights, v),
-    assemble=lambda ids, tokens, accepted: accepted_then_token(ids, tokens, accepted),
-):
-    """Verify a chain of drafts; every keyword is a step that a defect may replace.
-
-    Behind the last draft q is zero, so that the bonus token is drawn from (p - 0)+.
-    """
-    batch, k = ids.shape
-    q = torch.cat([q, torch.zeros_like(p[:, :1])], dim=1)  # [batch, k + 1, vocab]
-    u = uniforms(batch, k + 1, generator)
-    v = uniforms(batch, k + 1, generator)
-    accepted = accept(u[:, :k], at(p, ids), at(q, ids))  # [batch, k]
-    weights = residual(p, q, ids)  # [batch, k + 1, vocab]
-    weights = torch.where(weights.sum(dim=-1, keepdim=True) > 0, weights, p)
-    tokens = draw(weights, token_uniforms(u, v))  # [batch, k + 1]
-    return assemble(ids, tokens, accepted)
 
 
 def fresh(batch, width, generator):
     return torch.rand(batch, width, dtype=torch.float64, generator=generator)
 
 
-def at(probs, ids):
-    """Probability of every draft token, [batch, k]."""
-    return probs[:, : ids.shape[1]].gather(2, ids[..., None]).squeeze(-1)
+def below_ratio(u, p_x, q_x):
+    return u * q_x < p_x
+
+
+def positive_part(p, q, ids):
+    return (p - q).clamp_min(0)
 
 
 def from_cdf(weights, v):
@@ -47,7 +25,7 @@ def from_cdf(weights, v):
     return (cdf <= v[..., None] * cdf[..., -1:]).sum(dim=-1)
 
 
-def accepted_then_token(ids, tokens, accepted):
+def up_to_rejection(ids, tokens, accepted):
     """Drafts up to the first rejection, the token of that position, then -1."""
     return cut(ids, tokens, accepted.cumprod(dim=1).sum(dim=1))
 
@@ -60,168 +38,158 @@ def cut(ids, tokens, length):
     return output.masked_fill(position > last, -1)
 
 
-def residual_from_p(ids, q, p, *, generator):
-    """Recover from the target itself."""
-    return verify(ids, q, p, generator=generator, residual=lambda p, q, ids: p)
+def at(probs, ids):
+    """Probability of every draft token, [batch, k]."""
+    return probs[:, : ids.shape[1]].gather(2, ids[..., None]).squeeze(-1)
 
 
-def absolute_residual(ids, q, p, *, generator):
-    """Take |p - q| for (p - q)+."""
-    return verify(
-        ids, q, p, generator=generator, residual=lambda p, q, ids: (p - q).abs()
-    )
+@dataclass(frozen=True)
+class Verifier:
+    """Verifies a chain of drafts; every field is a step that a defect may replace.
+
+    Behind the last draft q is zero, so that the bonus token is drawn from (p - 0)+.
+    """
+
+    uniforms: Callable = fresh
+    accept: Callable = below_ratio
+    residual: Callable = positive_part
+    token_uniforms: Callable = lambda u, v: v
+    draw: Callable = from_cdf
+    assemble: Callable = up_to_rejection
+
+    def __call__(self, ids, q, p, *, generator):
+        batch, k = ids.shape
+        q = torch.cat([q, torch.zeros_like(p[:, :1])], dim=1)  # [batch, k + 1, vocab]
+        u = self.uniforms(batch, k + 1, generator)
+        v = self.uniforms(batch, k + 1, generator)
+        accepted = self.accept(u[:, :k], at(p, ids), at(q, ids))  # [batch, k]
+        weights = self.residual(p, q, ids)  # [batch, k + 1, vocab]
+        weights = torch.where(weights.sum(dim=-1, keepdim=True) > 0, weights, p)
+        tokens = self.draw(weights, self.token_uniforms(u, v))  # [batch, k + 1]
+        return self.assemble(ids, tokens, accepted)
 
 
-def reversed_residual(ids, q, p, *, generator):
-    """Take (q - p)+ for (p - q)+."""
-    return verify(
-        ids, q, p, generator=generator, residual=lambda p, q, ids: (q - p).clamp_min(0)
-    )
+verify = Verifier()
 
 
-def softmax_residual(ids, q, p, *, generator):
-    """Normalise (p - q)+ by a softmax; p itself behind the last draft."""
-
-    def residual(p, q, ids):
-        weights = (p - q).clamp_min(0).softmax(dim=-1)
-        return torch.cat([weights[:, :-1], p[:, -1:]], dim=1)
-
-    return verify(ids, q, p, generator=generator, residual=residual)
+def counting(ids, q, p, *, generator):
+    """Correct too: return num_emitted, and leave zeros behind the emitted tokens."""
+    output = verify(ids, q, p, generator=generator)
+    return output.clamp_min(0), (output >= 0).sum(dim=1)
 
 
-def zeroed_draft_residual(ids, q, p, *, generator):
-    """Exclude the rejected token only, whatever q is."""
+# The residual
 
-    def residual(p, q, ids):
-        masked = p.clone()
-        masked[:, :-1].scatter_(2, ids[..., None], 0.0)
-        return masked
-
-    return verify(ids, q, p, generator=generator, residual=residual)
-
-
-def unmasked_one_hot(ids, q, p, *, generator):
-    """Recover from p where the draft was deterministic."""
-
-    def residual(p, q, ids):
-        one_hot = q.amax(dim=-1, keepdim=True) == 1
-        return torch.where(one_hot, p, (p - q).clamp_min(0))
-
-    return verify(ids, q, p, generator=generator, residual=residual)
+#: Recovers from the target itself.
+residual_from_p = Verifier(residual=lambda p, q, ids: p)
+#: Takes |p - q| for (p - q)+.
+absolute_residual = Verifier(residual=lambda p, q, ids: (p - q).abs())
+#: Takes (q - p)+ for (p - q)+.
+reversed_residual = Verifier(residual=lambda p, q, ids: (q - p).clamp_min(0))
 
 
-def floored_residual(ids, q, p, *, generator):
-    """Give 1e-3 to tokens that the target excludes, where a draft was rejected."""
-
-    def residual(p, q, ids):
-        drafted = q.sum(dim=-1, keepdim=True) > 0
-        return (p - q).clamp_min(0) + 1e-3 * ((p == 0) & drafted)
-
-    return verify(ids, q, p, generator=generator, residual=residual)
+def softmax(p, q, ids):
+    weights = positive_part(p, q, ids).softmax(dim=-1)
+    return torch.cat([weights[:, :-1], p[:, -1:]], dim=1)
 
 
-def residual_of_row_before(ids, q, p, *, generator):
-    """Read p and q of row n - 1 after a rejection at n."""
-
-    def residual(p, q, ids):
-        weights = (p - q).clamp_min(0)
-        k = ids.shape[1]
-        rows = [max(position - 1, 0) for position in range(k)]
-        return weights[:, [*rows, k]]
-
-    return verify(ids, q, p, generator=generator, residual=residual)
+def zeroed_draft(p, q, ids):
+    masked = p.clone()
+    masked[:, :-1].scatter_(2, ids[..., None], 0.0)
+    return masked
 
 
-def residual_of_first_row(ids, q, p, *, generator):
-    """Read p and q of row 0, wherever the rejection was."""
-
-    def residual(p, q, ids):
-        k = ids.shape[1]
-        return (p - q).clamp_min(0)[:, [*[0] * k, k]]
-
-    return verify(ids, q, p, generator=generator, residual=residual)
+def unmasked(p, q, ids):
+    one_hot = q.amax(dim=-1, keepdim=True) == 1
+    return torch.where(one_hot, p, positive_part(p, q, ids))
 
 
-def bonus_of_row_before(ids, q, p, *, generator):
-    """Draw the bonus token from target row k - 1."""
-
-    def residual(p, q, ids):
-        weights = (p - q).clamp_min(0)
-        before = max(ids.shape[1] - 1, 0)
-        return torch.cat([weights[:, :-1], p[:, before, None]], dim=1)
-
-    return verify(ids, q, p, generator=generator, residual=residual)
+def floored(p, q, ids):
+    drafted = q.sum(dim=-1, keepdim=True) > 0
+    return positive_part(p, q, ids) + 1e-3 * ((p == 0) & drafted)
 
 
-def ratio_swapped(ids, q, p, *, generator):
-    """Accept with probability min(1, q/p)."""
-    return verify(
-        ids, q, p, generator=generator, accept=lambda u, p_x, q_x: u * p_x < q_x
-    )
+#: Normalises (p - q)+ by a softmax.
+softmax_residual = Verifier(residual=softmax)
+#: Excludes the rejected token only, whatever q is.
+zeroed_draft_residual = Verifier(residual=zeroed_draft)
+#: Recovers from p itself where the draft was deterministic.
+unmasked_one_hot = Verifier(residual=unmasked)
+#: Gives a weight of 1e-3 to tokens that the target excludes.
+floored_residual = Verifier(residual=floored)
+
+# The row that it is taken from
 
 
-def always_accept(ids, q, p, *, generator):
-    """Accept every draft, even one that the target excludes."""
-    return verify(ids, q, p, generator=generator, accept=lambda u, p_x, q_x: u < 1)
+def row_before(p, q, ids):
+    k = ids.shape[1]
+    rows = [max(position - 1, 0) for position in range(k)]
+    return positive_part(p, q, ids)[:, [*rows, k]]
 
 
-def lenience(ids, q, p, *, generator):
-    """Accept with probability min(1, 2 p/q)."""
-    return verify(
-        ids, q, p, generator=generator, accept=lambda u, p_x, q_x: u * q_x / 2 < p_x
-    )
+def first_row(p, q, ids):
+    k = ids.shape[1]
+    return positive_part(p, q, ids)[:, [*[0] * k, k]]
 
 
-def same_uniform(ids, q, p, *, generator):
-    """Test all positions of a row with one uniform."""
-    return verify(
-        ids, q, p, generator=generator, accept=lambda u, p_x, q_x: u[:, :1] * q_x < p_x
-    )
+def bonus_before(p, q, ids):
+    weights, last = positive_part(p, q, ids), max(ids.shape[1] - 1, 0)
+    return torch.cat([weights[:, :-1], p[:, last, None]], dim=1)
 
 
-def counts_past_rejection(ids, q, p, *, generator):
-    """Keep as many drafts as were accepted anywhere."""
-    return verify(
-        ids,
-        q,
-        p,
-        generator=generator,
-        assemble=lambda ids, tokens, accepted: cut(ids, tokens, accepted.sum(dim=1)),
-    )
+#: Reads p and q of row n - 1 after a rejection at n.
+residual_of_row_before = Verifier(residual=row_before)
+#: Reads p and q of row 0, wherever the rejection was.
+residual_of_first_row = Verifier(residual=first_row)
+#: Draws the bonus token from target row k - 1.
+bonus_of_row_before = Verifier(residual=bonus_before)
+
+# The test
+
+#: Accepts with probability min(1, q/p).
+ratio_swapped = Verifier(accept=lambda u, p_x, q_x: u * p_x < q_x)
+#: Accepts every draft, even one that the target excludes.
+always_accept = Verifier(accept=lambda u, p_x, q_x: u < 1)
+#: Accepts with probability min(1, 2 p/q).
+lenience = Verifier(accept=lambda u, p_x, q_x: u * q_x / 2 < p_x)
+#: Tests all positions of a row with one uniform.
+same_uniform = Verifier(accept=lambda u, p_x, q_x: u[:, :1] * q_x < p_x)
+
+# The rejection
 
 
-def goes_on(ids, q, p, *, generator):
-    """Replace rejected drafts where they stand and go on behind them."""
-
-    def assemble(ids, tokens, accepted):
-        kept = torch.where(accepted, ids, tokens[:, :-1])
-        return torch.cat([kept, tokens[:, -1:]], dim=1)
-
-    return verify(ids, q, p, generator=generator, assemble=assemble)
+def counted_anywhere(ids, tokens, accepted):
+    return cut(ids, tokens, accepted.sum(dim=1))
 
 
-def argmax_recovered(ids, q, p, *, generator):
-    """Recover the likeliest token of the residual."""
-
-    def draw(weights, v):
-        best = weights[:, :-1].argmax(dim=-1)
-        return torch.cat([best, from_cdf(weights[:, -1:], v[:, -1:])], dim=1)
-
-    return verify(ids, q, p, generator=generator, draw=draw)
+def replaced(ids, tokens, accepted):
+    kept = torch.where(accepted, ids, tokens[:, :-1])
+    return torch.cat([kept, tokens[:, -1:]], dim=1)
 
 
-def reused_uniform(ids, q, p, *, generator):
-    """Draw from the residual with the uniform of the test, as it is."""
-    return verify(ids, q, p, generator=generator, token_uniforms=lambda u, v: u)
+#: Keeps as many drafts as were accepted anywhere.
+counts_past_rejection = Verifier(assemble=counted_anywhere)
+#: Replaces rejected drafts where they stand and goes on behind them.
+goes_on = Verifier(assemble=replaced)
+
+# The randomness
 
 
-def rows_share_uniforms(ids, q, p, *, generator):
-    """Draw one row of uniforms for the whole batch."""
+def argmax(weights, v):
+    best = weights[:, :-1].argmax(dim=-1)
+    return torch.cat([best, from_cdf(weights[:, -1:], v[:, -1:])], dim=1)
 
-    def uniforms(batch, width, generator):
-        return fresh(1, width, generator).expand(batch, width)
 
-    return verify(ids, q, p, generator=generator, uniforms=uniforms)
+def one_row(batch, width, generator):
+    return fresh(1, width, generator).expand(batch, width)
+
+
+#: Recovers the likeliest token of the residual.
+argmax_recovered = Verifier(draw=argmax)
+#: Draws from the residual with the uniform of the test, as it is.
+reused_uniform = Verifier(token_uniforms=lambda u, v: u)
+#: Draws one row of uniforms for the whole batch.
+rows_share_uniforms = Verifier(uniforms=one_row)
 
 
 def overwritten(ids, q, p, *, generator):
@@ -238,6 +206,9 @@ def reseeded(ids, q, p, *, generator):
     return verify(ids, q, p, generator=generator)
 
 
+# What is handed on
+
+
 def first_target_for_all(ids, q, p, *, generator):
     """Read the target rows of the first sequence for all sequences."""
     return verify(ids, q, p[:1].expand_as(p), generator=generator)
@@ -246,6 +217,5 @@ def first_target_for_all(ids, q, p, *, generator):
 def tempered_draft(ids, q, p, *, generator):
     """Verify against q at temperature 1/2 instead of the q that was drawn from."""
     squared = q.double() ** 2
-    return verify(
-        ids, squared / squared.sum(dim=-1, keepdim=True), p, generator=generator
-    )
+    tempered = squared / squared.sum(dim=-1, keepdim=True)
+    return verify(ids, tempered, p, generator=generator)

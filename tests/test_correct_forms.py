@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Correct verifiers are lossless, in whatever form they are written."""
 
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,37 +22,44 @@ FORMS = [*TOKEN_RULES, "sample_and_match"]
 SEEDS = [0, 20261130]
 
 
-@cache
-def evidence(form, seed):
-    return run_checks(resolve(f"{FILE}:{form}"), make_plan("quick", seed=seed))
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_correct_form_is_lossless(form, seed):
-    run = evidence(form, seed)
+    run = run_checks(
+        resolve(f"{FILE}:{form}"), make_plan("quick", seed=seed, max_seconds=600)
+    )
 
-    assert run.verdict == "lossless", run.with_status("violation")
+    undecided = [*run.with_status("violation"), *run.with_status("inconclusive")]
+    assert run.verdict == "lossless", [(r.id, r.reason) for r in undecided]
+
+
+def accepted(verifier, pattern):
+    """Status of the checks of acceptance that match a pattern."""
+    run = run_checks(verifier, make_plan("quick", max_seconds=600), pattern=pattern)
+    return {record.id: record.status for record in run.checks}
 
 
 @pytest.mark.parametrize("form", TOKEN_RULES)
 def test_a_token_level_form_accepts_what_token_level_verification_accepts(form):
-    run = evidence(form, SEEDS[0])
-    held = ["token-accepted-law", "accepted-length", "equal-models"]
+    assert set(accepted(resolve(f"{FILE}:{form}"), "*accept*").values()) == {"pass"}
 
-    assert [run[check].status for check in held] == ["pass"] * 3
+
+@pytest.mark.parametrize("form", TOKEN_RULES)
+def test_a_token_level_form_accepts_every_draft_of_an_equal_model(form):
+    verifier = resolve(f"{FILE}:{form}")
+
+    assert accepted(verifier, "equal-models") == {"equal-models": "pass"}
 
 
 def test_a_match_rule_that_declares_nothing_is_not_held_to_token_level_acceptance():
-    run = evidence("sample_and_match", SEEDS[0])
+    verifier = resolve(f"{FILE}:sample_and_match")
 
-    assert run["accepted-length"].status == "skipped"
+    assert accepted(verifier, "accepted-length") == {"accepted-length": "skipped"}
 
 
 def test_a_match_rule_that_claims_token_level_acceptance_is_found_out():
     """The same function, so that the check is seen to reject."""
     plain = resolve(f"{FILE}:sample_and_match")
     claiming = subject(plain.fn, efficiency="token")
-    run = run_checks(claiming, make_plan("quick"), pattern="accepted-length")
 
-    assert run["accepted-length"].status == "violation"
+    assert accepted(claiming, "accepted-length") == {"accepted-length": "violation"}

@@ -10,9 +10,11 @@ import pytest
 import torch
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
 
 from specverify.inputs import WITNESSES, Case, ToyModel
 from specverify.inputs.strategies import (
+    _distinct,
     cases,
     distribution_pairs,
     distributions,
@@ -25,6 +27,7 @@ from specverify.statistics.chisquare import goodness_of_fit
 REPEATABLE = settings(max_examples=100, derandomize=True, deadline=None, database=None)
 SEARCH = settings(max_examples=2000, derandomize=True, deadline=None, database=None)
 FIRST = settings(SEARCH, phases=[Phase.generate])  # Whatever comes, not shrunk.
+FEW = settings(FIRST, max_examples=100)
 vocabs = st.integers(2, 7)
 HALF = Fraction(1, 2)
 
@@ -128,13 +131,13 @@ def rotations(row):
 
 
 def settled(pairs, index):
-    """Whether pair `index` differs from all before, or no rotation of it would."""
-    before = pairs[:index]
+    """Whether no rotation of a pair differs from earlier rows in more of the models."""
+    before_p, before_q = zip(*pairs[:index], strict=True) if index else ((), ())
     fresh = [
-        all(p != p_before and q != q_before for p_before, q_before in before)
+        (p not in before_p) + (q not in before_q)
         for p, q in zip(*map(rotations, pairs[index]), strict=True)
     ]
-    return fresh[0] or not any(fresh)
+    return fresh[0] == max(fresh)
 
 
 @REPEATABLE
@@ -148,11 +151,20 @@ def test_rows_of_a_model_differ_wherever_rotating_one_can_make_them(
     assert all(settled(pairs, index) for index in range(len(pairs)))
 
 
-def test_the_simplest_pair_of_models_has_different_rows():
-    """Shrinking makes all pairs of rows alike; rotation tells three of them apart."""
-    target, draft = find(model_pairs(3), lambda pair: True, settings=SEARCH)
+def test_rotation_tells_three_equal_pairs_of_rows_apart():
+    """Shrinking makes all pairs of rows alike."""
+    pairs = _distinct([(normalised([1, 2, 0]), normalised([0, 0, 1]))] * 3)
 
-    assert len(set(target.rows)) == len(set(draft.rows)) == 3
+    assert [len(set(rows)) for rows in zip(*pairs, strict=True)] == [3, 3]
+
+
+@pytest.mark.xfail(reason="known defect of specverify: it asks for both or none")
+def test_rotation_helps_one_model_where_it_cannot_help_both():
+    left, right = normalised([1, 0]), normalised([0, 1])
+    even = normalised([1, 1])
+    pairs = _distinct([(left, right), (even, left), (left, right)])
+
+    assert [p for p, _ in pairs] == [left, even, right]
 
 
 @REPEATABLE
@@ -169,6 +181,22 @@ def test_cases_have_at_most_81_outcomes_where_nothing_else_is_asked(case):
     assert case.vocab ** (case.k + 1) <= 81
 
 
+@pytest.mark.xfail(reason="known defect of specverify: min_k comes before max_cells")
+def test_a_large_vocabulary_does_not_break_the_limit_of_outcomes():
+    """Of 2 to 16 tokens, 9 leave room for one draft."""
+    bounded = cases(max_vocab=16, max_k=1)
+
+    assert find(bounded, lambda case: case.vocab == 9, settings=FIRST).k == 1
+    with pytest.raises(NoSuchExample):
+        find(bounded, lambda case: case.vocab > 9, settings=FEW)
+
+
+@pytest.mark.xfail(reason="known defect of specverify: min_k comes before max_cells")
+def test_a_limit_that_the_smallest_case_exceeds_is_refused():
+    with pytest.raises(ValueError, match=r"^max_cells is 81; vocab 12 .* needs 144"):
+        find(cases(min_vocab=12, max_vocab=16), lambda case: True, settings=FIRST)
+
+
 @pytest.mark.parametrize(
     "feature",
     [lambda c: c.k == 5, lambda c: c.vocab == 8, lambda c: (c.vocab, c.k) == (3, 3)],
@@ -183,10 +211,9 @@ def test_cases_reach(feature):
     [
         (lambda case: True, 2, 1),
         (lambda case: case.k >= 2, 2, 2),
-        (lambda case: case.vocab >= 3, 3, 1),
         (lambda case: 0 in case.target(()), 2, 1),
     ],
-    ids=["anything", "two drafts", "three tokens", "a token excluded"],
+    ids=["anything", "two drafts", "a token excluded"],
 )
 def test_cases_shrink_to_few_tokens_and_few_drafts(feature, vocab, k):
     case = find(cases(max_vocab=4, max_k=2), feature, settings=SEARCH)
@@ -359,6 +386,28 @@ def test_a_bad_table_is_refused_with_found_and_allowed(arguments, pattern):
 
 
 @pytest.mark.parametrize(
+    ("make", "pattern"),
+    [
+        (lambda: ToyModel.from_positions([]), "^rows is empty; a model needs"),
+        (
+            lambda: ToyModel.from_table({(): ROW, (0,): ROW}, memory=1),
+            r"^table has no row for context \(1,\); memory 1 over 2 tokens asks for",
+        ),
+        (
+            lambda: M1.permuted((0, 0, 1)),
+            r"^order is \[0, 0, 1\]; allowed is a permutation of 0 to 2",
+        ),
+        (lambda: M1.padded(-1), "^extra is -1; allowed is 0 or more"),
+    ],
+    ids=["no position", "no context", "no permutation", "negative padding"],
+)
+@pytest.mark.xfail(reason="known defect of specverify: IndexError, KeyError or worse")
+def test_a_model_that_cannot_be_made_is_refused_with_found_and_allowed(make, pattern):
+    with pytest.raises(ValueError, match=pattern):
+        make()
+
+
+@pytest.mark.parametrize(
     ("change", "verb"),
     [(lambda m: m.permuted(range(6)), "permuted"), (lambda m: m.padded(1), "padded")],
     ids=["permuted", "padded"],
@@ -432,9 +481,12 @@ def test_a_padded_case_pads_both_models():
         ({"draft": M1}, "^draft has vocab 3, target 4; they must agree"),
         ({"k": -1}, "^k is -1; allowed is 0 or more"),
         ({"dtype": "int8"}, "^dtype is 'int8'; allowed are float32, float64, bfloat16"),
-        (
+        pytest.param(
             {"deterministic": True},
-            "^deterministic is set, but a draft row is not one-h",
+            r"^deterministic .* the row \(0.125, .*; allowed are one-hot",
+            marks=pytest.mark.xfail(
+                reason="known defect of specverify: the message names no row"
+            ),
         ),
     ],
     ids=str,

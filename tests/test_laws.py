@@ -477,12 +477,20 @@ def test_L13_a_bonus_token_from_the_row_before_is_seen_in_the_joint_law():
 
 
 @REPEATABLE
-@given(pair=model_pairs(2, memory=1), k=st.integers(0, 3), length=st.integers(0, 4))
+@given(pair=model_pairs(2, memory=2), k=st.integers(0, 3), length=st.integers(0, 4))
 def test_L16_a_loop_of_steps_emits_the_target(pair, k, length):
     target, draft = pair
     loop = chain.composed_law(target, draft, k, length)
 
     assert loop == chain.autoregressive_law(target, length)
+
+
+def test_L16_a_loop_that_forgets_the_past_between_steps_does_not(monkeypatch):
+    monkeypatch.setattr(chain, "_after", lambda model, prefix: model)
+    case = WITNESSES["P2"]
+    loop = chain.composed_law(case.target, case.draft, 1, 3)
+
+    assert loop != chain.autoregressive_law(case.target, 3)
 
 
 # --- conventions ----------------------------------------------------------------------
