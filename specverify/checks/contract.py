@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from specverify.checks.draws import open_streams
-from specverify.checks.common import allowed
+from specverify.checks.common import allowed, default_case
 from specverify.checks.registry import check
 from specverify.checks.reproduce import counterexample
 from specverify.checks.session import Finding, Session
@@ -94,7 +94,7 @@ def needs_seeding(subject: Subject) -> str:
 )
 def randomness(session: Session) -> Finding:
     """Replay one batch with equal and with different seeds."""
-    case = _default_case(session)
+    case = default_case(session.capabilities)
     inputs, _ = _inputs(session, case, 64)
     seed = session.seed(case, "replay")
 
@@ -113,12 +113,6 @@ def randomness(session: Session) -> Finding:
         reason = f"it draws from torch's global generator, though it was given {source}="
         return _broken(session, case, reason, samples)
     return Finding("pass", samples=samples, examples=1, examples_planned=1)
-
-
-def _default_case(session: Session) -> Case:
-    if session.capabilities.draft_probs is False:
-        return allowed(session, [witnesses.O2, witnesses.O1])[0]
-    return allowed(session, [witnesses.M1, witnesses.W])[0]
 
 
 def _shapes(session: Session) -> Iterator[tuple[Case, int]]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from specverify.inputs.models import Row, ToyModel
@@ -62,7 +63,7 @@ class Case:
         """Number of tokens."""
         return self.target.vocab
 
-    @property
+    @cached_property
     def key(self) -> bytes:
         """Canonical bytes: equal for equal inputs, the seed material of their draws."""
         data = {name: value for name, value in self.to_json().items() if name != "name"}

@@ -91,6 +91,11 @@ class SequentialTest:
         else:  # one outcome is possible: any other is a proof
             self.n_max = samples_to_see(tv, power=power)
 
+    @property
+    def cells(self) -> int:
+        """Number of possible outcomes."""
+        return self._df + 1
+
     def looks(self) -> list[int]:
         """Sample sizes at which to look, growing geometrically up to `n_max`."""
         sizes, size = [], self.n_max * _FIRST_LOOK

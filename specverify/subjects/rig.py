@@ -8,10 +8,8 @@ reading of its answer that all checks share.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +25,7 @@ from specverify.subjects.streams import RandomStream
 #: Largest number of probabilities in one call, and of rows: bounds the memory.
 _MAX_ELEMENTS: Final = 2_000_000
 _MAX_ROWS: Final = 4096
+_MOST_TABLES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +109,7 @@ class Rig:
         self.device = torch.device(device)
         self.call_seconds = call_seconds
         self._hung = ""
+        self._tables: dict[tuple[int, str], tuple[ToyModel, Tensor]] = {}
 
     def single_rows(self) -> Rig:
         """The same subject, called with one row at a time."""
@@ -177,18 +177,6 @@ class Rig:
         for start in range(0, total, size):
             yield min(size, total - start)
 
-    def seconds_per_row(self, draw: Callable[[int], Any]) -> float:
-        """Measure one row of ``draw(rows)``, in batches that grow until timing is safe."""
-        draw(1)  # the first call pays for imports and compilation
-        rows, seconds = 8, 0.0
-        while True:
-            start = time.perf_counter()
-            draw(rows)
-            seconds = time.perf_counter() - start
-            if seconds > 0.02 or rows >= _MAX_ROWS:
-                return seconds / rows
-            rows *= 4
-
     def _call(self, inputs: Inputs, stream: RandomStream) -> tuple[Tensor, Tensor | None]:
         batch, k = inputs.draft_token_ids.shape
         kwargs = stream.arguments(batch, k)
@@ -207,19 +195,28 @@ class Rig:
         for column, length in enumerate(lengths):
             index[:, column] = model.context_index(path[:, :length])
         flat = torch.from_numpy(index.ravel()).to(self.device)
-        table = _table(model, getattr(torch, case.dtype), self.device)
+        table = self._table(model, case.dtype)
         return table.index_select(0, flat).view(batch, len(lengths), vocab)
+
+    def _table(self, model: ToyModel, dtype: str) -> Tensor:
+        """Rows of a model as a tensor, kept while the model is in use.
+
+        Looked up by identity: hashing thousands of fractions takes milliseconds. The
+        model is kept with the tensor, so that its identity is not used again.
+        """
+        key = (id(model), dtype)
+        if key not in self._tables:
+            if len(self._tables) >= _MOST_TABLES:
+                self._tables.clear()
+            rows = torch.tensor(model.matrix, dtype=getattr(torch, dtype))
+            self._tables[key] = (model, rows.to(self.device))
+        return self._tables[key][1]
 
 
 def _interleave(even: Tensor, odd: Tensor) -> Tensor:
     rows = even.new_empty((len(even) + len(odd), *even.shape[1:]))
     rows[::2], rows[1::2] = even, odd
     return rows
-
-
-@lru_cache(maxsize=256)
-def _table(model: ToyModel, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(model.matrix, dtype=dtype, device=device)
 
 
 def _shaped(raw: Any, inputs: Inputs, *, bonus: bool) -> tuple[Tensor, Tensor | None]:
