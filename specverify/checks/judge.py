@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hypothesis.strategies import SearchStrategy
 
-from specverify.checks.comparison import Tabulate, Tabulation
+from specverify.checks.comparison import Comparison, Tabulate, Tabulation
 from specverify.checks.reproduce import counterexample
 from specverify.checks.search import Evaluation, LawSearch
 from specverify.checks.session import Finding, Session
@@ -22,6 +22,7 @@ from specverify.subjects.faults import SubjectFault
 
 _SHOWN_CELLS = 64
 _LISTED_VOCAB = 8
+_SIZING_DRAWS = 10_000
 
 #: Reason of a violation that disappears when rows come one at a time.
 DEPENDENT = (
@@ -106,32 +107,53 @@ def _violation(
             reason=smallest.fault,
             counterexample=counterexample(session, smallest.case, smallest.fault),
         )
-    assert smallest.comparison is not None  # noqa: S101 - no fault, so it was counted
-    where = smallest.comparison.where()
     effect, reason = _attribute(session, tabulate, smallest)
+    measured = _measured(session, tabulate, smallest)
+    statistics = _statistics(smallest) | {
+        "tv_estimate": measured.test(smallest.limit).tv_estimate
+    }
     return replace(
         common,
-        **_statistics(smallest),
+        **statistics,
         status="violation",
         effect=effect,
         reason=reason,
-        observations=_first_tokens(done),
-        counterexample=counterexample(session, smallest.case, where),
+        observations=tuple(_first_tokens(session, tabulate, done)),
+        counterexample=counterexample(session, smallest.case, measured.where()),
+        tables=(measured.table(_titled(measured, smallest.case)), *common.tables[1:]),
     )
 
 
-def _first_tokens(done: list[Evaluation]) -> tuple[str, ...]:
+def _measured(session: Session, tabulate: Tabulate, found: Evaluation) -> Comparison:
+    """Size up a violation on fresh draws: those that decided are biased by having done so.
+
+    A subject too slow for that is sized up by the draws there are.
+    """
+    assert found.comparison is not None  # noqa: S101 - a judged law was counted
+    if session.late:
+        return found.comparison
+    seed = session.seed(found.case, "size of the bias")
+    tabulation = tabulate(found.case)
+    try:
+        counts = tabulation.count(session.rig, _SIZING_DRAWS, seed)
+    except SubjectFault:
+        return found.comparison
+    return tabulation.beside(counts)
+
+
+def _first_tokens(
+    session: Session, tabulate: Tabulate, done: list[Evaluation]
+) -> Iterator[str]:
     """The first token's law on each witness that shows the violation."""
-    shown = [
-        e
-        for e in done
-        if e.violated and e.case.name and e.comparison and e.case.vocab <= _LISTED_VOCAB
-    ]
-    return tuple(
-        f"witness {e.case.name}: first token observed {e.comparison.first_token()}"
-        for e in shown
-        if e.comparison is not None and e.comparison.labels[0][0].isdigit()
-    )
+    for found in done:
+        if not (found.violated and found.case.name and found.comparison):
+            continue
+        if found.case.vocab <= _LISTED_VOCAB and found.comparison.labels[0][0].isdigit():
+            measured = _measured(session, tabulate, found)
+            yield (
+                f"witness {found.case.name}: first token observed "
+                f"{measured.first_token()} in {measured.samples} draws"
+            )
 
 
 def _attribute(
@@ -209,13 +231,12 @@ def _tables(done: list[Evaluation], smallest: Evaluation | None) -> tuple[Table,
     if smallest is not None:
         shown = [smallest, *shown[:2]]
     return tuple(
-        e.comparison.table(f"{e.comparison.title}, {_name(e.case)}")
+        e.comparison.table(_titled(e.comparison, e.case))
         for e in shown
         if e.comparison is not None and len(e.comparison.labels) <= 4 * _SHOWN_CELLS
     )
 
 
-def _name(case: Case) -> str:
-    if case.name:
-        return f"witness {case.name}"
-    return f"vocab {case.vocab}, k = {case.k}"
+def _titled(comparison: Comparison, case: Case) -> str:
+    name = f"witness {case.name}" if case.name else f"vocab {case.vocab}, k = {case.k}"
+    return f"{comparison.title}, {name}"

@@ -74,7 +74,7 @@ class Plan:
 
 
 PROFILES: Final = {
-    "quick": Plan(profile="quick", examples=5, max_seconds=30.0),
+    "quick": Plan(profile="quick", examples=5),
     "ci": Plan(profile="ci"),
     "nightly": Plan(profile="nightly", detect_tv=0.02, examples=300, max_seconds=3600.0),
 }

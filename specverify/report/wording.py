@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from specverify.evidence.records import CheckRecord, Evidence, Status, Verdict
-from specverify.report.formats import duration, number, p_value, plural
+from specverify.report.formats import (
+    duration,
+    e_needed,
+    e_value,
+    number,
+    p_value,
+    plural,
+)
 
 #: Symbol and word of each verdict; colour never stands alone.
 VERDICTS: Final[dict[Verdict, tuple[str, str]]] = {
@@ -114,19 +121,21 @@ def verdict_notes(evidence: Evidence) -> tuple[str, ...]:
 def decision(check: CheckRecord) -> str:
     """The numbers that decided a check, on one line."""
     parts = []
+    if check.e_value is not None:
+        parts.append(f"e-value {e_value(check.e_value)}, {e_needed(check.limit)} needed")
     if check.statistic is not None:
         df = "" if check.df is None else f" on {check.df} df"
-        parts.append(f"statistic {number(check.statistic, 4)}{df}")
+        beside = "; beside it " if parts else ""
+        parts.append(f"{beside}chi-square {number(check.statistic, 4)}{df}")
     if check.p_value is not None or check.log10_p is not None:
-        limit = "" if check.limit is None else f" (limit {number(check.limit, 2)})"
+        decided = check.e_value is None and check.limit is not None
+        limit = f" (limit {number(check.limit, 2)})" if decided else ""
         parts.append(f"p = {p_value(check.p_value, check.log10_p)}{limit}")
-    if check.e_value is not None:
-        parts.append(f"log10 e = {number(check.e_value)}")
     if check.grade == "exact" and check.tv_estimate is not None:
         parts.append(f"exact total variation {number(check.tv_estimate)}")
     if not parts and check.grade == "structural":
         parts.append("an event that the law excludes: one sight is a proof")
-    return ", ".join(parts) or "no statistic"
+    return ", ".join(parts).replace(", ; ", "; ") or "no statistic"
 
 
 def totals(evidence: Evidence) -> str:
