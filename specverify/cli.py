@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: ``specverify run``, ``list`` and ``report``.
+"""The command line: ``specverify run``, ``list``, ``report`` and ``power``.
 
 Exit codes: 0 lossless, 1 violation (lossy or broken), 2 usage, 3 internal error,
 4 inconclusive. Heavy modules are imported by the command that needs them.
@@ -14,6 +14,7 @@ import secrets
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_list(commands)
     _add_report(commands)
+    _add_power(commands)
     return parser
 
 
@@ -154,6 +156,26 @@ def _add_report(commands: Any) -> None:
     report.add_argument("--html", metavar="F", help="write the report (one file only)")
     report.add_argument("--md", metavar="F", help="write a summary (one file only)")
     _add_format(report)
+
+
+def _add_power(commands: Any) -> None:
+    power = commands.add_parser(
+        "power",
+        help="how many draws see how small a bias",
+        description="Plan a decision: draws for a bias, or the bias that draws can see.",
+    )
+    power.set_defaults(command=_power)
+    power.add_argument(
+        "--vocab", type=int, required=True, metavar="V", help="outcomes of the law"
+    )
+    what = power.add_mutually_exclusive_group(required=True)
+    what.add_argument("--samples", type=int, metavar="N", help="draws there are")
+    what.add_argument("--detect-tv", type=float, metavar="E", help="bias to see")
+    power.add_argument(
+        "--error-rate", type=float, default=1e-9, metavar="A", help="default 1e-9"
+    )
+    power.add_argument("--power", type=float, default=0.99, metavar="P", help="default 0.99")
+    _add_format(power)
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:
@@ -228,6 +250,32 @@ def _report(options: argparse.Namespace) -> int:
         _say(evidence, options.format)
         codes.append(EXIT_CODES[evidence.verdict])
     return 1 if 1 in codes else max(codes)
+
+
+def _power(options: argparse.Namespace) -> int:
+    from specverify.statistics.planning import min_detectable_tv, plan_samples
+    from specverify.terminal import print_plan
+
+    if options.vocab < 2:
+        raise UsageError(f"--vocab is {options.vocab}; allowed is 2 or more")
+    if options.samples is not None and options.samples < 1:
+        raise UsageError(f"--samples is {options.samples}; allowed is 1 or more")
+    rates = {"cells": options.vocab, "level": options.error_rate, "power": options.power}
+    try:
+        tv = options.detect_tv
+        if tv is None:
+            tv = min_detectable_tv(samples=options.samples, **rates)
+            if tv >= 1:
+                raise UsageError(f"{options.samples} draws see no bias of any size")
+        plan = plan_samples(tv=tv, **rates)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if options.format == "json":
+        found = {"tv": tv, "samples": options.samples, **asdict(plan)}
+        print(json.dumps({**rates, **found}, indent=2))
+    else:
+        print_plan(plan, tv=tv, samples=options.samples, **rates)
+    return 0
 
 
 def _say(evidence: Evidence, form: str) -> None:

@@ -16,6 +16,7 @@ from specverify.checks.registry import Check
 from specverify.evidence.records import SUITE_VERSION, CheckRecord
 from specverify.report.formats import count, number
 from specverify.report.wording import STATUSES
+from specverify.statistics.planning import SamplePlan
 from specverify.subjects.protocol import Subject
 
 _COLOURS: Final = {
@@ -81,3 +82,39 @@ def print_checks(checks: Sequence[Check]) -> None:
                 table.add_row(*(escape(cell) for cell in row))
         console.print(table)
         console.print()
+
+
+def print_plan(
+    plan: SamplePlan,
+    *,
+    tv: float,
+    cells: int,
+    level: float,
+    power: float,
+    samples: int | None,
+) -> None:
+    """Print what a decision costs, or can see, with a sentence that says so."""
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("outcomes", count(cells))
+    table.add_row("false-alarm rate of the decision", number(level))
+    table.add_row("power", number(power, 6))
+    table.add_row("smallest total variation seen", number(tv))
+    table.add_row("draws at most (n_max)", count(plan.n_max))
+    table.add_row("draws on a right implementation, mean", count(plan.expected_right))
+    table.add_row("draws at exactly that bias, mean", count(plan.expected_wrong))
+    console.print(table)
+    if samples is None:
+        told = (
+            f"A bias of {number(tv)} in whatever direction is seen with probability "
+            f"{number(power, 6)} within {count(plan.n_max)} draws; a right implementation is "
+            f"rejected with probability at most {number(level)}."
+        )
+    else:
+        told = (
+            f"{count(samples)} draws see every bias of {number(tv)} or more with probability "
+            f"{number(power, 6)}; smaller ones may go unseen."
+        )
+    console.print(told, soft_wrap=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from specverify.inputs.cases import Case
 from specverify.inputs.models import FloatArray, IntArray
 from specverify.statistics.chisquare import ChiSquare, goodness_of_fit
 from specverify.subjects.rig import Rig
+
+#: Level at which the chi-square test is made for readers.
+_FAMILIAR_LEVEL: Final = 0.01
 
 #: Says how a case is counted, and beside which law.
 Tabulate: TypeAlias = Callable[[Case], "Tabulation"]
@@ -41,6 +44,8 @@ class Tabulation:
         Laws of known mistakes on the same cells, to bet on.
     draft
         Law of the drafts on the same cells.
+    tolerance
+        Total variation granted to the rounding of the inputs.
     """
 
     title: str
@@ -49,6 +54,7 @@ class Tabulation:
     count: Count
     draft: FloatArray | None = None
     alternatives: Mapping[str, FloatArray] = field(default_factory=dict)
+    tolerance: float = 0.0
 
     @property
     def size(self) -> int:
@@ -107,6 +113,13 @@ class Comparison:
     def test(self, level: float) -> ChiSquare:
         """Pearson's test of these counts, pooled for use at `level`."""
         return goodness_of_fit(self.counts, self.probs, level=level, fitted=self.fitted)
+
+    def beside(self) -> ChiSquare:
+        """Pearson's test as readers know it, expecting 5 counts in a cell.
+
+        For reading beside an e-value: so far in the tail its p-value is approximate.
+        """
+        return self.test(_FAMILIAR_LEVEL)
 
     def where(self, most: int = 3) -> str:
         """Name the cells that deviate most, impossible ones first."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,6 +21,9 @@ from specverify.inputs.cases import Case
 from specverify.inputs.models import ToyModel
 from specverify.inputs.strategies import normalised
 from specverify.statistics.impossible import samples_to_see, smallest_seen
+from specverify.subjects.protocol import Subject
+
+_HALF: Final = frozenset({"bfloat16", "float16"})
 
 
 @check(
@@ -195,6 +199,36 @@ def dtypes(session: Session) -> Finding:
         for case in allowed(session, [witnesses.W, witnesses.W2])
     ]
     return judge_law(session, tabulate.joint, named)
+
+
+def needs_half_precision(subject: Subject) -> str:
+    """Reason to skip a check of rounded probabilities."""
+    if not _HALF.intersection(subject.capabilities.dtypes):
+        return f"the subject takes {', '.join(subject.capabilities.dtypes)} only"
+    return needs_draft_probs(subject)
+
+
+@check(
+    "half-precision",
+    "In half precision the law is off by no more than the rounding of p and q.",
+    law="L29",
+    needs=needs_half_precision,
+)
+def half_precision(session: Session) -> Finding:
+    """Probabilities that half precision cannot write, with their rounding granted."""
+    named = [
+        case.with_(dtype=dtype, name=f"{case.name}, {dtype}")
+        for dtype in session.capabilities.dtypes
+        if dtype in _HALF
+        for case in allowed(session, [witnesses.M1, witnesses.S1])
+    ]
+    finding = judge_law(session, tabulate.rounded_joint, named)
+    granted = [
+        f"{case.name}: total variation {tabulate.rounded_joint(case).tolerance:.2g} is "
+        "granted to the rounding of p and q"
+        for case in named
+    ]
+    return replace(finding, observations=(*finding.observations, *granted))
 
 
 def large_case(vocab: int) -> Case:

@@ -17,7 +17,9 @@ from specverify.evidence.records import Effect, Table
 from specverify.inputs.cases import Case
 from specverify.inputs.models import IntArray
 from specverify.statistics.certificates import tv_upper
+from specverify.statistics.chisquare import ChiSquare
 from specverify.statistics.evalues import Portfolio
+from specverify.statistics.tolerance import TolerantPortfolio
 from specverify.subjects.faults import SubjectFault
 
 _SHOWN_CELLS = 64
@@ -183,14 +185,20 @@ def violates(tabulation: Tabulation, counts: IntArray, level: float) -> bool:
     """Whether counts contradict their law, at an error rate of `level`."""
     if tabulation.probs is None:
         return tabulation.beside(counts).test(level).p_value < level
-    portfolio = Portfolio(tabulation.probs, draft=tabulation.draft)
+    portfolio = (
+        TolerantPortfolio(
+            tabulation.probs, tolerance=tabulation.tolerance, draft=tabulation.draft
+        )
+        if tabulation.tolerance
+        else Portfolio(tabulation.probs, draft=tabulation.draft)
+    )
     return portfolio.evaluate(counts).log_e >= math.log(1 / level)
 
 
 def _reason(evaluation: Evaluation) -> str:
     comparison = evaluation.comparison
     assert comparison is not None  # noqa: S101 - called for judged laws only
-    test = comparison.test(evaluation.limit)
+    test = _chi_square(evaluation, comparison)
     if test.impossible:
         labels = ", ".join(comparison.labels[i] for i in test.impossible[:3])
         return f"outcomes of probability zero were emitted: {labels}"
@@ -203,11 +211,18 @@ def _reason(evaluation: Evaluation) -> str:
     )
 
 
+def _chi_square(evaluation: Evaluation, comparison: Comparison) -> ChiSquare:
+    """The test that decided, or the one for readers where an e-value did."""
+    if evaluation.log_e is None:
+        return comparison.test(evaluation.limit)
+    return comparison.beside()
+
+
 def _statistics(evaluation: Evaluation) -> dict[str, float | int | None]:
     comparison = evaluation.comparison
     if comparison is None:
         return {}
-    test = comparison.test(evaluation.limit)
+    test = _chi_square(evaluation, comparison)
     certain = comparison.fitted == 0 and comparison.samples > 0
     upper = tv_upper(comparison.counts, comparison.probs) if certain else None
     log_e = evaluation.log_e

@@ -78,6 +78,13 @@ class Evaluation:
         return self.comparison.samples if self.comparison else 0
 
     @property
+    def growth(self) -> float | None:
+        """Evidence gained with each draw: what the search climbs towards."""
+        if self.log_e is None or not math.isfinite(self.log_e) or not self.samples:
+            return None
+        return self.log_e / self.samples
+
+    @property
     def urgency(self) -> float:
         """How close to a violation: log10 of the evidence as a share of its limit."""
         if self.comparison is None or not self.limit:
@@ -161,6 +168,8 @@ class LawSearch:
         evaluation = self.evaluate(case)
         if evaluation.violated:
             self._limit_shrinking([evaluation])
+        elif evaluation.growth is not None:
+            hypothesis.target(evaluation.growth)
         return evaluation.violated
 
     def _limit_shrinking(self, failed: list[Evaluation]) -> None:
@@ -203,6 +212,7 @@ class LawSearch:
             tv=plan.detect_tv,
             draft=tabulation.draft,
             alternatives=tabulation.alternatives,
+            tolerance=tabulation.tolerance,
         )
 
     def _resolution(self, test: SequentialTest, outcome: str, samples: int) -> float | None:
@@ -213,6 +223,8 @@ class LawSearch:
             return smallest_seen(samples, power=test.power)
         if outcome == "accept":
             return test.tv
+        if test.tolerance:
+            return 1.0  # undecided: no bias of any size is excluded in every direction
         return planning.min_detectable_tv(
             samples=samples, cells=test.cells, level=test.level, power=test.power
         )
@@ -298,7 +310,7 @@ def find_smallest(
         print_blob=False,
         report_multiple_bugs=False,
         verbosity=Verbosity.quiet,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.target, Phase.shrink),
         # Judging takes as long as it takes; a busy machine must not fail the search.
         suppress_health_check=(HealthCheck.too_slow,),
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
+import torch
 
 from specverify.checks.comparison import Tabulation
 from specverify.checks.draws import (
@@ -18,7 +20,7 @@ from specverify.checks.draws import (
     open_streams,
 )
 from specverify.inputs.cases import Case
-from specverify.inputs.models import FloatArray, IntArray
+from specverify.inputs.models import FloatArray, IntArray, ToyModel
 from specverify.laws import chain
 from specverify.laws.distributions import Model, Number, Prefix
 from specverify.statistics.partitions import id_blocks, ratio_bins
@@ -29,6 +31,24 @@ def joint(case: Case) -> Tabulation:
     """Joint law of k + 1 tokens: emitted ones, completed by target sampling (L13)."""
     counted = _of_steps(case, lambda step: encode(step.completed, case.vocab))
     return _autoregressive(case, case.k + 1, counted)
+
+
+def rounded_joint(case: Case) -> Tabulation:
+    """Joint law of k + 1 tokens, with what rounding to the case's dtype can move.
+
+    Each position adds at most the total variation between its rows and their rounding,
+    for p and, where a draft is tested, for q.
+    """
+    tolerance = (case.k + 1) * _rounding(case.target, case.dtype)
+    tolerance += case.k * _rounding(case.draft, case.dtype)
+    return replace(joint(case), tolerance=tolerance)
+
+
+def _rounding(model: ToyModel, dtype: str) -> float:
+    """Largest total variation between a row and its rounding, sums included."""
+    exact = torch.from_numpy(model.matrix)
+    rounded = exact.to(getattr(torch, dtype)).double()
+    return float((rounded - exact).abs().sum(dim=1).max())
 
 
 def emitted(case: Case) -> Tabulation:
