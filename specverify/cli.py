@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import specverify
 from specverify.config import load_settings
-from specverify.errors import SpecverifyError, UsageError
+from specverify.errors import EvidenceError, SpecverifyError, UsageError
 
 if TYPE_CHECKING:
     from specverify.evidence.records import Evidence
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         code: int = options.command(options)
-    except UsageError as error:
+    except (UsageError, EvidenceError) as error:
         print(f"specverify: error: {error}", file=sys.stderr)
         return _USAGE
     except SpecverifyError as error:
@@ -125,7 +126,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--call-seconds", type=float, metavar="S", help="time for one call")
     run.add_argument(
         "--strict-efficiency",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         default=None,
         help="fail when less is accepted than the declared rule could",
     )
@@ -191,6 +192,10 @@ def _run(options: argparse.Namespace) -> int:
     from specverify.subjects.resolve import resolve
     from specverify.terminal import Progress
 
+    # Keep the constants that Hypothesis collects out of the user's folder.
+    os.environ.setdefault(
+        "HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "specverify")
+    )
     settings = load_settings()
     given = {k: v for k, v in vars(options).items() if v is not None}
     chosen = {**settings, **given}
@@ -214,11 +219,13 @@ def _run(options: argparse.Namespace) -> int:
         listener=progress.show,
     )
     _write(evidence, given.get("html"), given.get("json"), given.get("md"))
-    _say(evidence, options.format)
+    _say([evidence], options.format)
+    _add_step_summary(evidence)
     return EXIT_CODES[evidence.verdict]
 
 
 def _list(options: argparse.Namespace) -> int:
+    load_settings()  # wrong settings are errors for every command
     from specverify.subjects.resolve import BUILTIN
 
     if options.subjects:
@@ -243,12 +250,14 @@ def _report(options: argparse.Namespace) -> int:
 
     if len(options.evidence) > 1 and (options.html or options.md):
         raise UsageError("--html and --md take one evidence file at a time")
-    codes = []
-    for path in options.evidence:
-        evidence = load(path)
+    load_settings()  # wrong settings are errors for every command
+    for path in (options.html, options.md):
+        _check_writable(path)
+    found = [load(path) for path in options.evidence]
+    for evidence in found:
         _write(evidence, options.html, None, options.md)
-        _say(evidence, options.format)
-        codes.append(EXIT_CODES[evidence.verdict])
+    _say(found, options.format)
+    codes = [EXIT_CODES[evidence.verdict] for evidence in found]
     return 1 if 1 in codes else max(codes)
 
 
@@ -278,20 +287,23 @@ def _power(options: argparse.Namespace) -> int:
     return 0
 
 
-def _say(evidence: Evidence, form: str) -> None:
+def _say(found: Sequence[Evidence], form: str) -> None:
+    """Print verdicts; as JSON one document, a list where there are several."""
     from specverify.evidence.files import to_json
     from specverify.report.text import failure_text
 
-    if form == "json":
-        print(json.dumps(to_json(evidence), indent=2, allow_nan=False))
-    else:
-        print(failure_text(evidence))
+    if form == "text":
+        print("\n\n".join(failure_text(evidence) for evidence in found))
+        return
+    documents = [to_json(evidence) for evidence in found]
+    whole = documents[0] if len(documents) == 1 else documents
+    print(json.dumps(whole, indent=2, allow_nan=False))
 
 
 def _write(
     evidence: Evidence, html: str | None, document: str | None, markdown: str | None
 ) -> None:
-    """Write what was asked for, and the step summary where CI offers one."""
+    """Write the files that were asked for."""
     if document:
         from specverify.evidence.files import save
 
@@ -300,16 +312,24 @@ def _write(
         from specverify.report.html import write_html
 
         write_html(evidence, html)
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if markdown or summary:
+    if markdown:
         from specverify.report.markdown import render_markdown
 
-        text = render_markdown(evidence)
-        if markdown:
-            Path(markdown).write_text(text, encoding="utf-8")
-        if summary:
-            with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(text)
+        Path(markdown).write_text(render_markdown(evidence), encoding="utf-8")
+
+
+def _add_step_summary(evidence: Evidence) -> None:
+    """Append to the step summary where CI offers one; failing that costs no verdict."""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return
+    from specverify.report.markdown import render_markdown
+
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(render_markdown(evidence))
+    except OSError as error:
+        print(f"specverify: the step summary was not written: {error}", file=sys.stderr)
 
 
 def _check_writable(path: str | None) -> None:

@@ -55,6 +55,8 @@ class Progress:
     def show(self, record: CheckRecord) -> None:
         """Print the line of a check that has ended."""
         symbol, word = STATUSES[record.status]
+        if record.status == "violation" and record.effect == "efficiency":
+            word = "inefficient"
         facts = []
         if record.samples:
             facts.append(f"{count(record.samples)} draws")
@@ -62,7 +64,7 @@ class Progress:
             facts.append(f"sees TV {number(record.detectable_tv)}")
         facts.append(f"{record.duration_s:.1f} s")
         colour = _COLOURS[record.status]
-        head = f"{symbol} {record.id:<26}{word:<14}"
+        head = f"{symbol} {record.id:<26}{word:<18}"
         self._console.print(f"[{colour}]{head}[/]{', '.join(facts)}")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from specverify.checks.registry import check
+from specverify.checks.reproduce import command
 from specverify.checks.session import Finding, Session
 from specverify.evidence.records import Counterexample, Table
 from specverify.inputs import witnesses
@@ -273,7 +274,6 @@ def _counterexample(
     where: str,
 ) -> Counterexample:
     q, p = pair_rows(pairs)
-    target = session.subject.target
     script = (
         "from unittest import mock\n\nimport torch\n\n"
         "# verify = your solution\n"
@@ -288,6 +288,6 @@ def _counterexample(
         where=where,
         case={"p": p.tolist(), "q": q.tolist(), "uniforms": uniforms},
         seed=0,
-        command=f"specverify run {target} --kind exercise" if target else "",
+        command=command(session),
         script=script,
     )

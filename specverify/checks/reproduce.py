@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
+from specverify.checks.plan import PROFILES
 from specverify.checks.session import Session
 from specverify.evidence.records import Counterexample
 from specverify.inputs.cases import Case
@@ -44,11 +45,16 @@ def command(session: Session) -> str:
     target = session.subject.target
     if not target:
         return ""
-    plan = session.plan
-    return (
-        f"specverify run {shlex.quote(target)} --checks {session.check_id} "
-        f"--profile {plan.profile} --seed {plan.seed}"
-    )
+    words = ["specverify", "run", target, "--checks", session.check_id]
+    if session.subject.kind != "chain":
+        words += ["--kind", session.subject.kind]
+    words += ["--profile", session.plan.profile, "--seed", str(session.plan.seed)]
+    usual = PROFILES.get(session.plan.profile, session.plan)
+    for name in ("error_rate", "detect_tv", "power", "device", "examples", "max_seconds"):
+        value = getattr(session.plan, name)
+        if value != getattr(usual, name):
+            words += [f"--{name.replace('_', '-')}", f"{value}"]
+    return shlex.join(words)
 
 
 def script(subject: Subject, case: Case, seed: int) -> str:

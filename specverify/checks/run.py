@@ -95,7 +95,10 @@ def make_rig(subject: Subject, plan: Plan) -> Rig:
     if kind == "cuda" and not torch.cuda.is_available():
         msg = "device is 'cuda', but torch sees no CUDA device here"
         raise UsageError(msg)
-    rig = Rig(subject, device=plan.device, call_seconds=plan.call_seconds)
+    try:
+        rig = Rig(subject, device=plan.device, call_seconds=plan.call_seconds)
+    except RuntimeError as error:
+        raise UsageError(f"device is {plan.device!r}; torch says: {error}") from error
     if subject.kind == "chain":
         _warm_up(rig)
     return rig

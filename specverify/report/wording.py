@@ -159,7 +159,7 @@ def _claim(evidence: Evidence) -> tuple[str, str]:
         return (
             _EXERCISE_RIGHT
             if exercise
-            else "No deviation from the target's law was found",
+            else _none_found(evidence),
             "smaller biases and inputs that were not tested are not excluded",
         )
     if evidence.verdict == "lossy":
@@ -174,6 +174,12 @@ def _claim(evidence: Evidence) -> tuple[str, str]:
         f"The run could not do what it promised ({_shortfall(evidence)})",
         "neither that the subject is lossless nor that it is lossy is claimed",
     )
+
+
+def _none_found(evidence: Evidence) -> str:
+    if evidence.with_status("expected_failure"):
+        return "No deviation was found beyond the declared failures"
+    return "No deviation from the target's law was found"
 
 
 def _lossy(evidence: Evidence) -> str:
@@ -197,8 +203,8 @@ def _shortfall(evidence: Evidence) -> str:
         parts.append(f"{plural(tally.missing, 'check')} missing")
     if tally.undecided:
         parts.append(f"{plural(tally.undecided, 'check')} undecided")
-    if not evidence.with_status("pass"):
-        parts.append("no check passed")
+    if not any(check.effect == "law" for check in evidence.with_status("pass")):
+        parts.append("no law was tested and held")
     return ", ".join(parts)
 
 

@@ -7,13 +7,12 @@ one meaning, and a check that needs one the subject lacks is skipped with that r
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, get_args
 
-from specverify.errors import UsageError
+from specverify.errors import UsageError, nearest
 
 Kind = Literal["chain", "exercise"]
 Rng = Literal["generator", "torch", "seed", "uniforms", "internal"]
@@ -170,8 +169,7 @@ def _check_capabilities(given: dict[str, Any]) -> None:
     known = [f.name for f in fields(Capabilities)]
     for name, value in given.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = nearest(name, known)
             msg = f"capability {name!r} is unknown{hint} Known are {', '.join(known)}"
             raise UsageError(msg)
         if name in _ALLOWED and value not in _ALLOWED[name]:
