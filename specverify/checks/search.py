@@ -34,7 +34,7 @@ from specverify.subjects.faults import SubjectFault, SubjectHung
 _MOST_REDRAWS: Final = 20
 #: Generated inputs after a witness has failed, to have something to shrink from.
 _LEAST_EXAMPLES: Final = 20
-_SHRINK_SECONDS: Final = 10.0
+_SHRINK_SECONDS: Final = 30.0
 #: Draws between two looks at the clock where there are no looks at the counts.
 _STRIDE: Final = 1024
 
