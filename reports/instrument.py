@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Study of the instrument itself: does it keep its word about both errors?
+"""Study of the instrument itself: both errors, promised and measured.
 
     python reports/instrument.py [--runs 2000] [--repeats 400]
 
@@ -130,7 +130,8 @@ def fixed_power(cell: Cell, repeats: int) -> tuple[int, int]:
     p = zipf(cell.vocab)
     law = biased(p, cell.kind, cell.tv)
     hits = sum(
-        chisquare.goodness_of_fit(rng.multinomial(n, law), p, level=LEVEL).p_value < LEVEL
+        chisquare.goodness_of_fit(rng.multinomial(n, law), p, level=LEVEL).p_value
+        < LEVEL
         for _ in range(repeats)
     )
     return n, hits
@@ -183,7 +184,8 @@ def comparison_table(cells: list[Cell], repeats: int) -> str:
             continue
         n, hits = fixed_power(c, repeats)
         rows.append(
-            f"| {c.vocab} | {c.tv} | {c.kind} | {c.median:,.0f}, {c.rejected / c.repeats:.3f} "
+            f"| {c.vocab} | {c.tv} | {c.kind} "
+            f"| {c.median:,.0f}, {c.rejected / c.repeats:.3f} "
             f"| {n:,}, {hits / repeats:.3f} |"
         )
     return head + "\n".join(rows)
@@ -195,7 +197,11 @@ def draw_p_values(samples: dict[int, Law], path: Path) -> None:
     axes = figure.subplots()
     for vocab, values in samples.items():
         ordered = np.sort(values)
-        axes.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), label=f"vocab {vocab}")
+        axes.step(
+            ordered,
+            np.arange(1, len(ordered) + 1) / len(ordered),
+            label=f"vocab {vocab}",
+        )
     axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
     axes.set(xlabel="p-value", ylabel="share at or below")
     axes.legend(frameon=False)
@@ -218,9 +224,11 @@ def main() -> None:
     failed = sum(verdict != "lossless" for verdict, _ in runs)
     samples = {vocab: p_values(vocab, 2000) for vocab in (2, 4, 32)}
     draw_p_values(samples, HERE / "p-values.svg")
-    distances = {v: stats.kstest(x, "uniform").pvalue for v, x in samples.items() if v > 2}
+    distances = {
+        v: stats.kstest(x, "uniform").pvalue for v, x in samples.items() if v > 2
+    }
     text = TEMPLATE.format(
-        command=f"python reports/instrument.py --runs {given.runs} --repeats {given.repeats}",
+        options=f"--runs {given.runs} --repeats {given.repeats}",
         seconds=f"{time.monotonic() - started:.0f}",
         runs=len(runs),
         failed=interval(failed, len(runs)),
@@ -236,12 +244,12 @@ def main() -> None:
 
 TEMPLATE = """# The instrument itself
 
-`{command}`, {seconds} s on two cores.
+`python reports/instrument.py {options}`, {seconds} s on two cores.
 
 ## False alarms
 
-{runs} whole `quick` runs on the reference verifier, each with its own seed, at an error rate
-inflated to 0.05 so that false alarms could be seen ({draws} draws): failed runs
+{runs} whole `quick` runs on the reference verifier, each with its own seed, at an error
+rate inflated to 0.05 so that false alarms could be seen ({draws} draws): failed runs
 {failed}. The stated rate is 0.05; it is a bound (Ville's inequality and a union bound), so
 the measured rate lies below it.
 

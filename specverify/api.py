@@ -195,12 +195,16 @@ class CheckItem:
 
         __tracebackhide__ = True
         plan = self.plan()
-        record = run_check(self.check, _rig(subject, plan), plan, expected=self._expected)
+        record = run_check(
+            self.check, _rig(subject, plan), plan, expected=self._expected
+        )
         evidence = make_evidence(
             subject, plan, [record], promised=[self.check.id], seconds=record.duration_s
         )
         document = to_json(evidence)
-        recorder.record({"name": self._name, "promised": self._promised, "evidence": document})
+        recorder.record(
+            {"name": self._name, "promised": self._promised, "evidence": document}
+        )
         if record.status == "skipped":
             pytest.skip(record.reason)
         if record.status == "expected_failure":

@@ -109,21 +109,36 @@ def _add_run(commands: Any) -> None:
         help="pkg.module:verify, path/to/file.py:verify, or a built-in name "
         "(specverify list --subjects); default from [tool.specverify]",
     )
-    run.add_argument("--kind", choices=("chain", "exercise"), help="contract of a function")
+    run.add_argument(
+        "--kind", choices=("chain", "exercise"), help="contract of a function"
+    )
     run.add_argument("--profile", metavar="P", help="quick, ci (default) or nightly")
-    run.add_argument("--checks", metavar="GLOB", help="only the checks whose id matches")
-    run.add_argument("--seed", type=int, metavar="N", help="salt of every draw (default 0)")
+    run.add_argument(
+        "--checks", metavar="GLOB", help="only the checks whose id matches"
+    )
+    run.add_argument(
+        "--seed", type=int, metavar="N", help="salt of every draw (default 0)"
+    )
     run.add_argument("--device", metavar="D", help="cpu (default), cuda, cuda:1")
     run.add_argument(
-        "--error-rate", type=float, metavar="A", help="false-alarm rate of the whole run"
+        "--error-rate",
+        type=float,
+        metavar="A",
+        help="false-alarm rate of the whole run",
     )
     run.add_argument(
         "--detect-tv", type=float, metavar="E", help="total variation that must be seen"
     )
-    run.add_argument("--power", type=float, metavar="P", help="probability of seeing it")
-    run.add_argument("--examples", type=int, metavar="N", help="generated inputs a check")
+    run.add_argument(
+        "--power", type=float, metavar="P", help="probability of seeing it"
+    )
+    run.add_argument(
+        "--examples", type=int, metavar="N", help="generated inputs a check"
+    )
     run.add_argument("--max-seconds", type=float, metavar="S", help="time for the run")
-    run.add_argument("--call-seconds", type=float, metavar="S", help="time for one call")
+    run.add_argument(
+        "--call-seconds", type=float, metavar="S", help="time for one call"
+    )
     run.add_argument(
         "--strict-efficiency",
         action=argparse.BooleanOptionalAction,
@@ -138,11 +153,17 @@ def _add_run(commands: Any) -> None:
 
 def _add_list(commands: Any) -> None:
     listing = commands.add_parser(
-        "list", help="print the checks with their claims", description="Print the checks."
+        "list",
+        help="print the checks with their claims",
+        description="Print the checks.",
     )
     listing.set_defaults(command=_list)
-    listing.add_argument("--subjects", action="store_true", help="built-in subject names")
-    listing.add_argument("--kind", choices=("chain", "exercise"), help="only one contract")
+    listing.add_argument(
+        "--subjects", action="store_true", help="built-in subject names"
+    )
+    listing.add_argument(
+        "--kind", choices=("chain", "exercise"), help="only one contract"
+    )
     _add_format(listing)
 
 
@@ -175,7 +196,9 @@ def _add_power(commands: Any) -> None:
     power.add_argument(
         "--error-rate", type=float, default=1e-9, metavar="A", help="default 1e-9"
     )
-    power.add_argument("--power", type=float, default=0.99, metavar="P", help="default 0.99")
+    power.add_argument(
+        "--power", type=float, default=0.99, metavar="P", help="default 0.99"
+    )
     _add_format(power)
 
 
@@ -229,13 +252,17 @@ def _list(options: argparse.Namespace) -> int:
     from specverify.subjects.resolve import BUILTIN
 
     if options.subjects:
-        names = list(BUILTIN)
-        print(json.dumps(names, indent=2) if options.format == "json" else "\n".join(names))
+        subjects = list(BUILTIN)
+        print(
+            json.dumps(subjects, indent=2)
+            if options.format == "json"
+            else "\n".join(subjects)
+        )
         return 0
     from specverify.checks.registry import checks_for
     from specverify.terminal import print_checks
 
-    kinds = [options.kind] if options.kind else ["chain", "exercise"]
+    kinds: list[Any] = [options.kind] if options.kind else ["chain", "exercise"]
     checks = [check for kind in kinds for check in checks_for(kind)]
     if options.format == "json":
         names = ("id", "kind", "claim", "law", "grade", "effect")
@@ -269,7 +296,11 @@ def _power(options: argparse.Namespace) -> int:
         raise UsageError(f"--vocab is {options.vocab}; allowed is 2 or more")
     if options.samples is not None and options.samples < 1:
         raise UsageError(f"--samples is {options.samples}; allowed is 1 or more")
-    rates = {"cells": options.vocab, "level": options.error_rate, "power": options.power}
+    rates = {
+        "cells": options.vocab,
+        "level": options.error_rate,
+        "power": options.power,
+    }
     try:
         tv = options.detect_tv
         if tv is None:

@@ -70,7 +70,9 @@ def _checked(path: Path) -> dict[str, Any]:
                 f"{nearest(key, KEYS)} Known are {', '.join(KEYS)}"
             )
         allowed = KEYS[key]
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        if not isinstance(value, allowed) or (
+            isinstance(value, bool) and bool not in allowed
+        ):
             names = " or ".join(kind.__name__ for kind in allowed)
             raise UsageError(
                 f"{path}: [tool.specverify] {key} is {value!r}; it must be a {names}"

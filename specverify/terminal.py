@@ -74,13 +74,21 @@ def print_checks(checks: Sequence[Check]) -> None:
     if not console.is_terminal:
         console.width = 120
     for kind in dict.fromkeys(check.kind for check in checks):
-        table = Table(title=f"kind {kind}", title_justify="left", box=None, pad_edge=False)
+        table = Table(
+            title=f"kind {kind}", title_justify="left", box=None, pad_edge=False
+        )
         for column in ("check", "claim", "law", "grade", "a violation means"):
             table.add_column(column, no_wrap=column == "check")
         meaning = {"law": "lossy", "contract": "broken", "efficiency": "inefficient"}
         for check in checks:
             if check.kind == kind:
-                row = (check.id, check.claim, check.law, check.grade, meaning[check.effect])
+                row = (
+                    check.id,
+                    check.claim,
+                    check.law,
+                    check.grade,
+                    meaning[check.effect],
+                )
                 table.add_row(*(escape(cell) for cell in row))
         console.print(table)
         console.print()
@@ -111,12 +119,12 @@ def print_plan(
     if samples is None:
         told = (
             f"A bias of {number(tv)} in whatever direction is seen with probability "
-            f"{number(power, 6)} within {count(plan.n_max)} draws; a right implementation is "
-            f"rejected with probability at most {number(level)}."
+            f"{number(power, 6)} within {count(plan.n_max)} draws; a right "
+            f"implementation is rejected with probability at most {number(level)}."
         )
     else:
         told = (
-            f"{count(samples)} draws see every bias of {number(tv)} or more with probability "
-            f"{number(power, 6)}; smaller ones may go unseen."
+            f"{count(samples)} draws see every bias of {number(tv)} or more with "
+            f"probability {number(power, 6)}; smaller ones may go unseen."
         )
     console.print(told, soft_wrap=True)

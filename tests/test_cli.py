@@ -340,18 +340,9 @@ def test_a_run_without_a_law_says_why_it_is_inconclusive(run):
         (["os:getcwd", "--checks", "joint-lwa"], "did you mean 'joint-law'?"),
         (["os:getcwd", "--profile", "nigthly"], "did you mean 'nightly'?"),
         (["os:getcwd", "--device", "tpu"], "device is 'tpu'; getcwd runs on cpu, cuda"),
-        pytest.param(
-            ["reference:chian"],
-            "did you mean 'reference:chain'?"
-        ),
-        pytest.param(
-            ["os:getcwd", "--device", "cpu:x"],
-            "device is 'cpu:x'"
-        ),
-        pytest.param(
-            ["zzz"],
-            "target is 'zzz'. Allowed"
-        ),
+        pytest.param(["reference:chian"], "did you mean 'reference:chain'?"),
+        pytest.param(["os:getcwd", "--device", "cpu:x"], "device is 'cpu:x'"),
+        pytest.param(["zzz"], "target is 'zzz'. Allowed"),
     ],
 )
 def test_a_wrong_request_exits_with_2_and_the_reason(run, argv, told):

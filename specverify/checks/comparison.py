@@ -59,7 +59,11 @@ class Tabulation:
     @property
     def size(self) -> int:
         """Number of cells that the law can reach."""
-        return len(self.labels) if self.probs is None else int(np.count_nonzero(self.probs))
+        return (
+            len(self.labels)
+            if self.probs is None
+            else int(np.count_nonzero(self.probs))
+        )
 
     def beside(self, counts: IntArray) -> Comparison:
         """Put counts beside the law."""

@@ -16,7 +16,6 @@ from specverify.statistics.ledger import derive_seed
 from specverify.subjects.rig import Emission, Rig
 from specverify.subjects.streams import RandomStream
 
-
 #: Rows between two looks at the clock.
 _BATCH: Final = 1024
 
@@ -95,7 +94,7 @@ def complete(
     case: Case, prefixes: IntArray, emission: Emission, rng: np.random.Generator
 ) -> IntArray:
     """Continue every row with target samples to k + 1 tokens."""
-    tokens = emission.token_ids.copy()
+    tokens: IntArray = emission.token_ids.copy()
     for position in range(tokens.shape[1]):
         short = emission.num_emitted <= position
         if short.any():

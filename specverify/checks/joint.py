@@ -71,7 +71,10 @@ def support(session: Session) -> Finding:
             examples=finding.examples + 1,
             examples_planned=finding.examples + 1,
             detectable_tv=max(seen, finding.detectable_tv or 0.0),
-            tables=(*finding.tables, drawn.table(f"{drawn.title}, witness {case.name}")),
+            tables=(
+                *finding.tables,
+                drawn.table(f"{drawn.title}, witness {case.name}"),
+            ),
         )
         hits = int(counts[drawn.probs == 0].sum())
         if hits:
@@ -134,9 +137,7 @@ def draft_lengths(session: Session) -> Finding:
     """Two tokens, so that six positions make 64 outcomes."""
     base = witnesses.P2
     named = [base.with_(k=k, name=f"P2, k = {k}") for k in range(6)]
-    return judge_law(
-        session, tabulate.joint, allowed(session, named)
-    )
+    return judge_law(session, tabulate.joint, allowed(session, named))
 
 
 @check(
@@ -151,9 +152,7 @@ def vocab_permutation(session: Session) -> Finding:
         case.permuted(order).with_(name=f"{case.name}, tokens renamed {order}")
         for case, order in ((witnesses.M1, (2, 1, 0)), (witnesses.W, (1, 2, 3, 0)))
     ]
-    return judge_law(
-        session, tabulate.joint, allowed(session, named)
-    )
+    return judge_law(session, tabulate.joint, allowed(session, named))
 
 
 @check(
@@ -168,9 +167,7 @@ def vocab_padding(session: Session) -> Finding:
         case.padded(extra).with_(name=f"{case.name} with {extra} padding tokens")
         for case, extra in ((witnesses.J1, 2), (witnesses.W, 4))
     ]
-    return judge_law(
-        session, tabulate.joint, allowed(session, named)
-    )
+    return judge_law(session, tabulate.joint, allowed(session, named))
 
 
 @check(
@@ -241,8 +238,11 @@ def large_case(vocab: int) -> Case:
     models = []
     for weights in (p, q):
         turned = [weights, weights[::-1], weights[vocab // 3 :] + weights[: vocab // 3]]
-        models.append(ToyModel(tuple(normalised(w) for w in turned), memory=1, groups=2))
-    return Case(*models, k=1, name=f"large {vocab}")
+        models.append(
+            ToyModel(tuple(normalised(w) for w in turned), memory=1, groups=2)
+        )
+    target, draft = models
+    return Case(target, draft, k=1, name=f"large {vocab}")
 
 
 @st.composite

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
@@ -150,7 +151,10 @@ def _first_tokens(
     for found in done:
         if not (found.violated and found.case.name and found.comparison):
             continue
-        if found.case.vocab <= _LISTED_VOCAB and found.comparison.labels[0][0].isdigit():
+        if (
+            found.case.vocab <= _LISTED_VOCAB
+            and found.comparison.labels[0][0].isdigit()
+        ):
             measured = _measured(session, tabulate, found)
             yield (
                 f"witness {found.case.name}: first token observed "
@@ -218,7 +222,7 @@ def _chi_square(evaluation: Evaluation, comparison: Comparison) -> ChiSquare:
     return comparison.beside()
 
 
-def _statistics(evaluation: Evaluation) -> dict[str, float | int | None]:
+def _statistics(evaluation: Evaluation) -> dict[str, Any]:
     comparison = evaluation.comparison
     if comparison is None:
         return {}

@@ -75,7 +75,9 @@ class Plan:
 PROFILES: Final = {
     "quick": Plan(profile="quick", examples=5),
     "ci": Plan(profile="ci"),
-    "nightly": Plan(profile="nightly", detect_tv=0.02, examples=300, max_seconds=3600.0),
+    "nightly": Plan(
+        profile="nightly", detect_tv=0.02, examples=300, max_seconds=3600.0
+    ),
 }
 
 
@@ -102,8 +104,12 @@ def _check_setting(name: str, value: object) -> None:
     defaults = {f.name: f.default for f in fields(Plan) if f.name != "profile"}
     if name not in defaults:
         known = ", ".join(defaults)
-        raise UsageError(f"setting {name!r} is unknown{nearest(name, defaults)} Known are {known}")
+        raise UsageError(
+            f"setting {name!r} is unknown{nearest(name, defaults)} Known are {known}"
+        )
     wanted = type(defaults[name])
     fitting = (int, float) if wanted is float else (wanted,)
-    if not isinstance(value, fitting) or (isinstance(value, bool) and wanted is not bool):
+    if not isinstance(value, fitting) or (
+        isinstance(value, bool) and wanted is not bool
+    ):
         raise UsageError(f"{name} is {value!r}; it must be a {wanted.__name__}")

@@ -50,7 +50,14 @@ def command(session: Session) -> str:
         words += ["--kind", session.subject.kind]
     words += ["--profile", session.plan.profile, "--seed", str(session.plan.seed)]
     usual = PROFILES.get(session.plan.profile, session.plan)
-    for name in ("error_rate", "detect_tv", "power", "device", "examples", "max_seconds"):
+    for name in (
+        "error_rate",
+        "detect_tv",
+        "power",
+        "device",
+        "examples",
+        "max_seconds",
+    ):
         value = getattr(session.plan, name)
         if value != getattr(usual, name):
             words += [f"--{name.replace('_', '-')}", f"{value}"]
@@ -86,7 +93,9 @@ def script(subject: Subject, case: Case, seed: int) -> str:
 def _literal(model: ToyModel, limit: int = 64) -> str:
     rows = dict(zip(model.contexts, model.rows, strict=True))
     if model.vocab > limit:
-        return f"{{}}  # {len(rows)} rows of {model.vocab} tokens: see the evidence file"
+        return (
+            f"{{}}  # {len(rows)} rows of {model.vocab} tokens: see the evidence file"
+        )
     body = "".join(
         f"    {context}: [{', '.join(repr(float(x)) for x in row)}],\n"
         for context, row in rows.items()
@@ -114,7 +123,8 @@ def _call(subject: Subject) -> str:
         "seed": ", seed=start",
         "uniforms": ", uniforms=torch.rand(len(ids[rows]), k + 1, generator=generator)",
     }.get(subject.capabilities.rng, "")
-    return f"verify(ids[rows], q_rows[rows] if q_rows is not None else None, p_rows[rows]{extra})"
+    q = "None if q_rows is None else q_rows[rows]"
+    return f"verify(ids[rows], {q}, p_rows[rows]{extra})"
 
 
 _SCRIPT: Final = '''\

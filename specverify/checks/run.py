@@ -251,7 +251,9 @@ def _find(check: Check, session: Session) -> Finding:
         status = "inconclusive" if "not called again" in str(hung) else "violation"
         return Finding(status, reason=str(hung), effect="contract", grade="structural")  # type: ignore[arg-type]
     except SubjectFault as fault:
-        return Finding("violation", reason=str(fault), effect="contract", grade="structural")
+        return Finding(
+            "violation", reason=str(fault), effect="contract", grade="structural"
+        )
 
 
 def _version(distribution: str) -> str:

@@ -173,7 +173,7 @@ class LawSearch:
         return evaluation.violated
 
     def _limit_shrinking(self, failed: list[Evaluation]) -> None:
-        """After a violation, bound time and draws: what follows only seeks a smaller one."""
+        """After a violation, bound time and draws: the rest only seeks a smaller one."""
         if failed and not self._shrinking:
             self._shrinking = True
             self._allow(self.session.elapsed + _SHRINK_SECONDS)
@@ -215,7 +215,9 @@ class LawSearch:
             tolerance=tabulation.tolerance,
         )
 
-    def _resolution(self, test: SequentialTest, outcome: str, samples: int) -> float | None:
+    def _resolution(
+        self, test: SequentialTest, outcome: str, samples: int
+    ) -> float | None:
         """Bias that would have been seen: as promised once a bias is excluded."""
         if outcome == "reject":
             return None

@@ -23,7 +23,7 @@ from specverify.inputs.cases import Case
 from specverify.inputs.models import FloatArray, IntArray, ToyModel
 from specverify.laws import chain
 from specverify.laws.distributions import Model, Number, Prefix
-from specverify.statistics.partitions import id_blocks, ratio_bins
+from specverify.statistics.partitions import id_blocks, ratio_bins, totals
 from specverify.subjects.rig import Emission, Rig
 
 
@@ -173,13 +173,15 @@ def partitioned(case: Case) -> Tabulation:
     block = id_blocks(p, size=-(-case.vocab // 4))
     crossed = ratio_bins(p, q, bins=8) * 4 + block
     cells = np.unique(crossed, return_inverse=True)[1].astype(np.int64)
-    probs = np.bincount(cells, weights=p)
+    probs = totals(cells, p)
     return Tabulation(
         f"vocab {case.vocab} in {len(probs)} cells",
         tuple(f"cell {i}" for i in range(len(probs))),
         probs,
-        _counting(_of_steps(case, lambda step: cells[step.completed[:, 0]]), len(probs)),
-        draft=np.bincount(cells, weights=q),
+        _counting(
+            _of_steps(case, lambda step: cells[step.completed[:, 0]]), len(probs)
+        ),
+        draft=totals(cells, q),
     )
 
 

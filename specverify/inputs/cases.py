@@ -81,7 +81,9 @@ class Case:
 
     def padded(self, extra: int) -> Case:
         """The same case with `extra` impossible tokens behind the vocabulary."""
-        return self.with_(target=self.target.padded(extra), draft=self.draft.padded(extra))
+        return self.with_(
+            target=self.target.padded(extra), draft=self.draft.padded(extra)
+        )
 
     def describe(self) -> str:
         """Say in a few lines what the input is; long tables are cut."""
@@ -90,7 +92,9 @@ class Case:
             head = f"witness {self.name}: {head}"
         if self.deterministic:
             head += ", deterministic drafts (draft_probs=None)"
-        return "\n".join([head, *_describe("p", self.target), *_describe("q", self.draft)])
+        return "\n".join(
+            [head, *_describe("p", self.target), *_describe("q", self.draft)]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Write as JSON data."""

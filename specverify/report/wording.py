@@ -122,7 +122,9 @@ def decision(check: CheckRecord) -> str:
     """The numbers that decided a check, on one line."""
     parts = []
     if check.e_value is not None:
-        parts.append(f"e-value {e_value(check.e_value)}, {e_needed(check.limit)} needed")
+        parts.append(
+            f"e-value {e_value(check.e_value)}, {e_needed(check.limit)} needed"
+        )
     if check.statistic is not None:
         df = "" if check.df is None else f" on {check.df} df"
         beside = "; beside it " if parts else ""
@@ -157,9 +159,7 @@ def _claim(evidence: Evidence) -> tuple[str, str]:
     failed = plural(len(violations(evidence)), "check")
     if evidence.verdict == "lossless":
         return (
-            _EXERCISE_RIGHT
-            if exercise
-            else _none_found(evidence),
+            _EXERCISE_RIGHT if exercise else _none_found(evidence),
             "smaller biases and inputs that were not tested are not excluded",
         )
     if evidence.verdict == "lossy":

@@ -66,7 +66,9 @@ class TolerantPortfolio:
             for h in _STAKES
         ]
         total = np.concatenate(logs)
-        log_e = float(logsumexp(total) - np.log(max(len(total), 1))) if len(total) else 0.0
+        log_e = (
+            float(logsumexp(total) - np.log(max(len(total), 1))) if len(total) else 0.0
+        )
         return EValue(log_e, {"sets": log_e})
 
 

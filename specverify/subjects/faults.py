@@ -100,7 +100,7 @@ def _timed(call: Callable[[], Any], seconds: float) -> Any:
 def _alarm(seconds: float) -> Iterator[None]:
     """Interrupt the block with a signal; the host's own handler and timer survive."""
 
-    def ring(signum: int, frame: FrameType | None) -> None:
+    def ring(_signum: int, _frame: FrameType | None) -> None:
         raise _Timeout
 
     handler = signal.signal(signal.SIGALRM, ring)

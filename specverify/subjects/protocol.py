@@ -116,7 +116,7 @@ _ALLOWED: Final = {
 
 
 def subject(
-    fn: Callable[..., Any],
+    fn: Any,
     *,
     name: str | None = None,
     kind: Kind = "chain",
@@ -157,7 +157,7 @@ def subject(
             capabilities[name_] = tuple(capabilities[name_])
     return Subject(
         fn=fn,
-        name=name or getattr(fn, "__name__", type(fn).__name__),
+        name=name or str(getattr(fn, "__name__", type(fn).__name__)),
         kind=kind,
         source=source if source is not None else _source_of(fn),
         version=version,
@@ -183,9 +183,10 @@ def _rng_of(fn: Callable[..., Any]) -> Rng:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):
         return "torch"
-    for rng in ("generator", "seed", "uniforms"):
+    candidates: tuple[Rng, ...] = ("generator", "seed", "uniforms")
+    for rng in candidates:
         if rng in parameters:
-            return rng  # type: ignore[return-value]  # each is an Rng
+            return rng
     return "torch"
 
 

@@ -25,7 +25,9 @@ BUILTIN: Final = {
 }
 
 
-def resolve(target: str | Subject | Callable[..., Any], *, kind: Kind | None = None) -> Subject:
+def resolve(
+    target: str | Subject | Callable[..., Any], *, kind: Kind | None = None
+) -> Subject:
     """Turn a target into a subject.
 
     Parameters
@@ -50,8 +52,8 @@ def resolve(target: str | Subject | Callable[..., Any], *, kind: Kind | None = N
         return replace(loaded, name=target, target=target)
     if ":" not in target:
         msg = (
-            f"target is {target!r}{nearest(target, BUILTIN)} Allowed are {', '.join(BUILTIN)}, "
-            "package.module:name and path/to/file.py:name"
+            f"target is {target!r}{nearest(target, BUILTIN)} Allowed are "
+            f"{', '.join(BUILTIN)}, package.module:name and path/to/file.py:name"
         )
         raise UsageError(msg)
     found = _attribute(target)
@@ -81,7 +83,9 @@ def _attribute(target: str) -> Any:
         # What a module prints while it is imported is not what specverify says.
         with contextlib.redirect_stdout(sys.stderr):
             module = (
-                _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+                _load_file(Path(place))
+                if place.endswith(".py")
+                else _load_module(place)
             )
     except UsageError as error:
         hint = nearest(target, BUILTIN)
