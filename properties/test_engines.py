@@ -8,6 +8,7 @@ is one call.
 from importlib.util import find_spec
 
 import engines
+
 import specverify
 
 REFERENCE = ["reference:chain", "reference:exercise"]

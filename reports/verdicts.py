@@ -51,7 +51,10 @@ SUBJECTS = {
 def main() -> None:
     """Run all subjects in profile ci and write what comes out."""
     HERE.mkdir(exist_ok=True)
-    rows = ["| subject | verdict | checks run | draws | seconds | sees TV |", "|--|--|--|--|--|--|"]
+    rows = [
+        "| subject | verdict | checks run | draws | seconds | sees TV |",
+        "|--|--|--|--|--|--|",
+    ]
     for name, target in SUBJECTS.items():
         evidence = run_checks(resolve(target), make_plan("ci", max_seconds=120))
         write_html(evidence, HERE / f"{name}.html")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from specverify import recorder
@@ -129,6 +128,7 @@ def parametrize(
     """
     import pytest
 
+    make_plan(profile, **settings)  # refuse what is wrong before any test runs
     params = []
     names: dict[str, int] = {}
     for target in targets:
@@ -195,12 +195,16 @@ class CheckItem:
 
         __tracebackhide__ = True
         plan = self.plan()
-        record = run_check(self.check, _rig(subject, plan), plan, expected=self._expected)
+        record = run_check(
+            self.check, _rig(subject, plan), plan, expected=self._expected
+        )
         evidence = make_evidence(
             subject, plan, [record], promised=[self.check.id], seconds=record.duration_s
         )
         document = to_json(evidence)
-        recorder.record({"name": self._name, "promised": self._promised, "evidence": document})
+        recorder.record(
+            {"name": self._name, "promised": self._promised, "evidence": document}
+        )
         if record.status == "skipped":
             pytest.skip(record.reason)
         if record.status == "expected_failure":
@@ -212,7 +216,15 @@ class CheckItem:
             raise LosslessnessError(failure_text(evidence), evidence)
 
 
-@lru_cache(maxsize=64)
+_rigs: dict[tuple[int, Plan], Rig] = {}
+
+
 def _rig(subject: Subject, plan: Plan) -> Rig:
-    """One rig for each subject of a process: a subject that hung is not called again."""
-    return make_rig(subject, plan)
+    """One rig for each subject of a process: a subject that hung is not called again.
+
+    By identity, since not every callable can be hashed; the rig keeps the subject.
+    """
+    key = (id(subject), plan)
+    if key not in _rigs:
+        _rigs[key] = make_rig(subject, plan)
+    return _rigs[key]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: ``specverify run``, ``list`` and ``report``.
+"""The command line: ``specverify run``, ``list``, ``report`` and ``power``.
 
 Exit codes: 0 lossless, 1 violation (lossy or broken), 2 usage, 3 internal error,
 4 inconclusive. Heavy modules are imported by the command that needs them.
@@ -12,14 +12,16 @@ import json
 import os
 import secrets
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import specverify
 from specverify.config import load_settings
-from specverify.errors import SpecverifyError, UsageError
+from specverify.errors import EvidenceError, SpecverifyError, UsageError
 
 if TYPE_CHECKING:
     from specverify.evidence.records import Evidence
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         code: int = options.command(options)
-    except UsageError as error:
+    except (UsageError, EvidenceError) as error:
         print(f"specverify: error: {error}", file=sys.stderr)
         return _USAGE
     except SpecverifyError as error:
@@ -89,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_list(commands)
     _add_report(commands)
+    _add_power(commands)
     return parser
 
 
@@ -106,24 +109,39 @@ def _add_run(commands: Any) -> None:
         help="pkg.module:verify, path/to/file.py:verify, or a built-in name "
         "(specverify list --subjects); default from [tool.specverify]",
     )
-    run.add_argument("--kind", choices=("chain", "exercise"), help="contract of a function")
+    run.add_argument(
+        "--kind", choices=("chain", "exercise"), help="contract of a function"
+    )
     run.add_argument("--profile", metavar="P", help="quick, ci (default) or nightly")
-    run.add_argument("--checks", metavar="GLOB", help="only the checks whose id matches")
-    run.add_argument("--seed", type=int, metavar="N", help="salt of every draw (default 0)")
+    run.add_argument(
+        "--checks", metavar="GLOB", help="only the checks whose id matches"
+    )
+    run.add_argument(
+        "--seed", type=int, metavar="N", help="salt of every draw (default 0)"
+    )
     run.add_argument("--device", metavar="D", help="cpu (default), cuda, cuda:1")
     run.add_argument(
-        "--error-rate", type=float, metavar="A", help="false-alarm rate of the whole run"
+        "--error-rate",
+        type=float,
+        metavar="A",
+        help="false-alarm rate of the whole run",
     )
     run.add_argument(
         "--detect-tv", type=float, metavar="E", help="total variation that must be seen"
     )
-    run.add_argument("--power", type=float, metavar="P", help="probability of seeing it")
-    run.add_argument("--examples", type=int, metavar="N", help="generated inputs a check")
+    run.add_argument(
+        "--power", type=float, metavar="P", help="probability of seeing it"
+    )
+    run.add_argument(
+        "--examples", type=int, metavar="N", help="generated inputs a check"
+    )
     run.add_argument("--max-seconds", type=float, metavar="S", help="time for the run")
-    run.add_argument("--call-seconds", type=float, metavar="S", help="time for one call")
+    run.add_argument(
+        "--call-seconds", type=float, metavar="S", help="time for one call"
+    )
     run.add_argument(
         "--strict-efficiency",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         default=None,
         help="fail when less is accepted than the declared rule could",
     )
@@ -135,11 +153,17 @@ def _add_run(commands: Any) -> None:
 
 def _add_list(commands: Any) -> None:
     listing = commands.add_parser(
-        "list", help="print the checks with their claims", description="Print the checks."
+        "list",
+        help="print the checks with their claims",
+        description="Print the checks.",
     )
     listing.set_defaults(command=_list)
-    listing.add_argument("--subjects", action="store_true", help="built-in subject names")
-    listing.add_argument("--kind", choices=("chain", "exercise"), help="only one contract")
+    listing.add_argument(
+        "--subjects", action="store_true", help="built-in subject names"
+    )
+    listing.add_argument(
+        "--kind", choices=("chain", "exercise"), help="only one contract"
+    )
     _add_format(listing)
 
 
@@ -156,6 +180,28 @@ def _add_report(commands: Any) -> None:
     _add_format(report)
 
 
+def _add_power(commands: Any) -> None:
+    power = commands.add_parser(
+        "power",
+        help="how many draws see how small a bias",
+        description="Plan a decision: draws for a bias, or the bias that draws can see.",
+    )
+    power.set_defaults(command=_power)
+    power.add_argument(
+        "--vocab", type=int, required=True, metavar="V", help="outcomes of the law"
+    )
+    what = power.add_mutually_exclusive_group(required=True)
+    what.add_argument("--samples", type=int, metavar="N", help="draws there are")
+    what.add_argument("--detect-tv", type=float, metavar="E", help="bias to see")
+    power.add_argument(
+        "--error-rate", type=float, default=1e-9, metavar="A", help="default 1e-9"
+    )
+    power.add_argument(
+        "--power", type=float, default=0.99, metavar="P", help="default 0.99"
+    )
+    _add_format(power)
+
+
 def _add_format(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="what is printed"
@@ -169,6 +215,10 @@ def _run(options: argparse.Namespace) -> int:
     from specverify.subjects.resolve import resolve
     from specverify.terminal import Progress
 
+    # Keep the constants that Hypothesis collects out of the user's folder.
+    os.environ.setdefault(
+        "HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "specverify")
+    )
     settings = load_settings()
     given = {k: v for k, v in vars(options).items() if v is not None}
     chosen = {**settings, **given}
@@ -192,21 +242,27 @@ def _run(options: argparse.Namespace) -> int:
         listener=progress.show,
     )
     _write(evidence, given.get("html"), given.get("json"), given.get("md"))
-    _say(evidence, options.format)
+    _say([evidence], options.format)
+    _add_step_summary(evidence)
     return EXIT_CODES[evidence.verdict]
 
 
 def _list(options: argparse.Namespace) -> int:
+    load_settings()  # wrong settings are errors for every command
     from specverify.subjects.resolve import BUILTIN
 
     if options.subjects:
-        names = list(BUILTIN)
-        print(json.dumps(names, indent=2) if options.format == "json" else "\n".join(names))
+        subjects = list(BUILTIN)
+        print(
+            json.dumps(subjects, indent=2)
+            if options.format == "json"
+            else "\n".join(subjects)
+        )
         return 0
     from specverify.checks.registry import checks_for
     from specverify.terminal import print_checks
 
-    kinds = [options.kind] if options.kind else ["chain", "exercise"]
+    kinds: list[Any] = [options.kind] if options.kind else ["chain", "exercise"]
     checks = [check for kind in kinds for check in checks_for(kind)]
     if options.format == "json":
         names = ("id", "kind", "claim", "law", "grade", "effect")
@@ -221,29 +277,64 @@ def _report(options: argparse.Namespace) -> int:
 
     if len(options.evidence) > 1 and (options.html or options.md):
         raise UsageError("--html and --md take one evidence file at a time")
-    codes = []
-    for path in options.evidence:
-        evidence = load(path)
+    load_settings()  # wrong settings are errors for every command
+    for path in (options.html, options.md):
+        _check_writable(path)
+    found = [load(path) for path in options.evidence]
+    for evidence in found:
         _write(evidence, options.html, None, options.md)
-        _say(evidence, options.format)
-        codes.append(EXIT_CODES[evidence.verdict])
+    _say(found, options.format)
+    codes = [EXIT_CODES[evidence.verdict] for evidence in found]
     return 1 if 1 in codes else max(codes)
 
 
-def _say(evidence: Evidence, form: str) -> None:
+def _power(options: argparse.Namespace) -> int:
+    from specverify.statistics.planning import min_detectable_tv, plan_samples
+    from specverify.terminal import print_plan
+
+    if options.vocab < 2:
+        raise UsageError(f"--vocab is {options.vocab}; allowed is 2 or more")
+    if options.samples is not None and options.samples < 1:
+        raise UsageError(f"--samples is {options.samples}; allowed is 1 or more")
+    rates = {
+        "cells": options.vocab,
+        "level": options.error_rate,
+        "power": options.power,
+    }
+    try:
+        tv = options.detect_tv
+        if tv is None:
+            tv = min_detectable_tv(samples=options.samples, **rates)
+            if tv >= 1:
+                raise UsageError(f"{options.samples} draws see no bias of any size")
+        plan = plan_samples(tv=tv, **rates)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if options.format == "json":
+        found = {"tv": tv, "samples": options.samples, **asdict(plan)}
+        print(json.dumps({**rates, **found}, indent=2))
+    else:
+        print_plan(plan, tv=tv, samples=options.samples, **rates)
+    return 0
+
+
+def _say(found: Sequence[Evidence], form: str) -> None:
+    """Print verdicts; as JSON one document, a list where there are several."""
     from specverify.evidence.files import to_json
     from specverify.report.text import failure_text
 
-    if form == "json":
-        print(json.dumps(to_json(evidence), indent=2, allow_nan=False))
-    else:
-        print(failure_text(evidence))
+    if form == "text":
+        print("\n\n".join(failure_text(evidence) for evidence in found))
+        return
+    documents = [to_json(evidence) for evidence in found]
+    whole = documents[0] if len(documents) == 1 else documents
+    print(json.dumps(whole, indent=2, allow_nan=False))
 
 
 def _write(
     evidence: Evidence, html: str | None, document: str | None, markdown: str | None
 ) -> None:
-    """Write what was asked for, and the step summary where CI offers one."""
+    """Write the files that were asked for."""
     if document:
         from specverify.evidence.files import save
 
@@ -252,16 +343,24 @@ def _write(
         from specverify.report.html import write_html
 
         write_html(evidence, html)
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if markdown or summary:
+    if markdown:
         from specverify.report.markdown import render_markdown
 
-        text = render_markdown(evidence)
-        if markdown:
-            Path(markdown).write_text(text, encoding="utf-8")
-        if summary:
-            with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(text)
+        Path(markdown).write_text(render_markdown(evidence), encoding="utf-8")
+
+
+def _add_step_summary(evidence: Evidence) -> None:
+    """Append to the step summary where CI offers one; failing that costs no verdict."""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return
+    from specverify.report.markdown import render_markdown
+
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(render_markdown(evidence))
+    except OSError as error:
+        print(f"specverify: the step summary was not written: {error}", file=sys.stderr)
 
 
 def _check_writable(path: str | None) -> None:

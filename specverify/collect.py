@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,24 @@ def collect(documents: Iterable[Mapping[str, Any]]) -> dict[str, Evidence]:
         Evidence by name. Checks that were promised and did not report (deselected, or
         lost with a crashed worker) are missing from it, which makes it inconclusive.
     """
-    found: dict[str, list[Evidence]] = {}
-    promised: dict[str, dict[str, None]] = {}
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for document in documents:
-        name = str(document["name"])
-        found.setdefault(name, []).append(from_json(document["evidence"]))
-        promised.setdefault(name, {}).update(dict.fromkeys(document["promised"]))
-    return {name: _joined(parts, list(promised[name])) for name, parts in found.items()}
+        key = (str(document["name"]), str(document.get("test", "")))
+        found.setdefault(key, []).append(document)
+    joined: dict[str, Evidence] = {}
+    for (name, test), parts in found.items():
+        unique = f"{name} ({test})" if name in joined else name
+        joined[unique] = _joined(unique, parts)
+    return joined
 
 
-def _joined(parts: list[Evidence], promised: list[str]) -> Evidence:
+def _joined(name: str, documents: list[Mapping[str, Any]]) -> Evidence:
+    parts = [from_json(document["evidence"]) for document in documents]
+    promised = list(dict.fromkeys(id_ for doc in documents for id_ in doc["promised"]))
     records = {check.id: check for part in parts for check in part.checks}
     ordered = [records[name] for name in promised if name in records]
     return parts[0].with_(
+        subject=replace(parts[0].subject, name=name),
         checks=tuple(ordered),
         checks_promised=tuple(promised),
         duration_s=round(sum(part.duration_s for part in parts), 3),
@@ -48,8 +54,14 @@ def _joined(parts: list[Evidence], promised: list[str]) -> Evidence:
 
 
 def write(evidence: Evidence, form: str, pattern: str, name: str) -> Path:
-    """Write evidence as "html" or "json" to `pattern`, in which ``{}`` is the name."""
-    safe = re.sub(r"[^\w.-]+", "-", name)
+    """Write evidence as "html" or "json" to `pattern`, in which ``{}`` is the name.
+
+    Without ``{}`` the name goes before the suffix, so that no subject overwrites another.
+    """
+    safe = re.sub(r"[^\w.-]+", "-", name).strip("-")
+    plain = Path(pattern)
+    if "{}" not in pattern:
+        pattern = str(plain.with_name(f"{plain.stem}-{safe}{plain.suffix}"))
     path = Path(pattern.replace("{}", safe))
     path.parent.mkdir(parents=True, exist_ok=True)
     if form == "json":

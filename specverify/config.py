@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from pathlib import Path
 from typing import Any, Final
 
-from specverify.errors import UsageError
+from specverify.errors import UsageError, nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -58,21 +57,29 @@ def load_settings(folder: Path | None = None) -> dict[str, Any]:
 def _checked(path: Path) -> dict[str, Any]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    settings: dict[str, Any] = document.get("tool", {}).get("specverify", {})
+    tools = document.get("tool", {})
+    settings = tools.get("specverify", {}) if isinstance(tools, dict) else None
+    if not isinstance(settings, dict):
+        raise UsageError(f"{path}: [tool.specverify] must be a table")
     for key, value in settings.items():
         if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UsageError(
-                f"{path}: [tool.specverify] has the unknown key {key!r}{hint} "
-                f"Known are {', '.join(KEYS)}"
+                f"{path}: [tool.specverify] has the unknown key {key!r}"
+                f"{nearest(key, KEYS)} Known are {', '.join(KEYS)}"
             )
         allowed = KEYS[key]
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        if not isinstance(value, allowed) or (
+            isinstance(value, bool) and bool not in allowed
+        ):
             names = " or ".join(kind.__name__ for kind in allowed)
             raise UsageError(
                 f"{path}: [tool.specverify] {key} is {value!r}; it must be a {names}"
+            )
+    for name, reason in settings.get("expected_failures", {}).items():
+        if not isinstance(reason, str):
+            raise UsageError(
+                f"{path}: expected_failures.{name} is {reason!r}; it must be a reason"
             )
     return settings

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,3 +43,9 @@ class LosslessnessError(SpecverifyError, AssertionError):
 
 class InconclusiveError(LosslessnessError):
     """The run could not do what it promised, so it is no pass."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Continue a sentence about an unknown name: the nearest known one, or a full stop."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else "."

@@ -26,8 +26,8 @@ _OPTIONS: Final = {
     "max-seconds": (float, "S", "time for all checks of one subject"),
 }
 _FILES: Final = {
-    "html": "write one HTML report for each subject; {} in the path is its name",
-    "json": "write the evidence of each subject; {} in the path is its name",
+    "html": "write an HTML report for each subject, whose name replaces {} in the path",
+    "json": "write the evidence of each subject, whose name replaces {} in the path",
 }
 
 
@@ -48,6 +48,24 @@ def pytest_configure(config: pytest.Config) -> None:
     recorder.overrides.update(
         {name.replace("-", "_"): v for name, v in values.items() if v is not None}
     )
+    if recorder.overrides:
+        _refuse_wrong_options()
+
+
+def pytest_unconfigure() -> None:
+    """Forget the options with the run that they were given to."""
+    recorder.overrides.clear()
+
+
+def _refuse_wrong_options() -> None:
+    """Hold the options against a plan before any test runs."""
+    from specverify.checks.plan import make_plan
+    from specverify.errors import UsageError
+
+    try:
+        make_plan(**recorder.overrides)
+    except UsageError as error:
+        raise pytest.UsageError(f"--specverify: {error}") from error
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -64,6 +82,8 @@ def pytest_runtest_makereport(
     """Put the evidence of a check on the report of its test, as plain data."""
     report = yield
     documents = recorder.take() if call.when == "call" else []
+    for document in documents:
+        document["test"] = item.nodeid.split("[")[0]
     if documents:
         setattr(report, _ATTRIBUTE, documents)
     return report

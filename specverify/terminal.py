@@ -16,6 +16,7 @@ from specverify.checks.registry import Check
 from specverify.evidence.records import SUITE_VERSION, CheckRecord
 from specverify.report.formats import count, number
 from specverify.report.wording import STATUSES
+from specverify.statistics.planning import SamplePlan
 from specverify.subjects.protocol import Subject
 
 _COLOURS: Final = {
@@ -54,6 +55,8 @@ class Progress:
     def show(self, record: CheckRecord) -> None:
         """Print the line of a check that has ended."""
         symbol, word = STATUSES[record.status]
+        if record.status == "violation" and record.effect == "efficiency":
+            word = "inefficient"
         facts = []
         if record.samples:
             facts.append(f"{count(record.samples)} draws")
@@ -61,7 +64,7 @@ class Progress:
             facts.append(f"sees TV {number(record.detectable_tv)}")
         facts.append(f"{record.duration_s:.1f} s")
         colour = _COLOURS[record.status]
-        head = f"{symbol} {record.id:<26}{word:<14}"
+        head = f"{symbol} {record.id:<26}{word:<18}"
         self._console.print(f"[{colour}]{head}[/]{', '.join(facts)}")
 
 
@@ -71,13 +74,57 @@ def print_checks(checks: Sequence[Check]) -> None:
     if not console.is_terminal:
         console.width = 120
     for kind in dict.fromkeys(check.kind for check in checks):
-        table = Table(title=f"kind {kind}", title_justify="left", box=None, pad_edge=False)
+        table = Table(
+            title=f"kind {kind}", title_justify="left", box=None, pad_edge=False
+        )
         for column in ("check", "claim", "law", "grade", "a violation means"):
             table.add_column(column, no_wrap=column == "check")
         meaning = {"law": "lossy", "contract": "broken", "efficiency": "inefficient"}
         for check in checks:
             if check.kind == kind:
-                row = (check.id, check.claim, check.law, check.grade, meaning[check.effect])
+                row = (
+                    check.id,
+                    check.claim,
+                    check.law,
+                    check.grade,
+                    meaning[check.effect],
+                )
                 table.add_row(*(escape(cell) for cell in row))
         console.print(table)
         console.print()
+
+
+def print_plan(
+    plan: SamplePlan,
+    *,
+    tv: float,
+    cells: int,
+    level: float,
+    power: float,
+    samples: int | None,
+) -> None:
+    """Print what a decision costs, or can see, with a sentence that says so."""
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("outcomes", count(cells))
+    table.add_row("false-alarm rate of the decision", number(level))
+    table.add_row("power", number(power, 6))
+    table.add_row("smallest total variation seen", number(tv))
+    table.add_row("draws at most (n_max)", count(plan.n_max))
+    table.add_row("draws on a right implementation, mean", count(plan.expected_right))
+    table.add_row("draws at exactly that bias, mean", count(plan.expected_wrong))
+    console.print(table)
+    if samples is None:
+        told = (
+            f"A bias of {number(tv)} in whatever direction is seen with probability "
+            f"{number(power, 6)} within {count(plan.n_max)} draws; a right "
+            f"implementation is rejected with probability at most {number(level)}."
+        )
+    else:
+        told = (
+            f"{count(samples)} draws see every bias of {number(tv)} or more with "
+            f"probability {number(power, 6)}; smaller ones may go unseen."
+        )
+    console.print(told, soft_wrap=True)

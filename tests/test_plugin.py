@@ -50,11 +50,6 @@ def test_crash(subject, check):
 """
 
 
-def defect(place):
-    """A claim that does not hold yet, and where the fix belongs."""
-    return pytest.mark.xfail(reason=place, raises=AssertionError)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def everything_is_imported(tmp_path_factory):
     """Use every door once: pytester forgets what a run inside this process imports.
@@ -156,7 +151,6 @@ def test_equal_names_of_subjects_give_unique_ids_and_no_warning(suite):
     )
 
 
-@defect("api.py, _rig: lru_cache hashes the subject, and so its function")
 def test_a_callable_that_cannot_be_hashed_is_a_subject(suite):
     engine = """
 class Engine:
@@ -211,7 +205,6 @@ def test_a_failure_shows_no_frame_of_specverify(failure):
     assert places == ["test_it.py"]
 
 
-@defect("subjects/resolve.py leaves the target of a function empty")
 def test_a_failure_of_an_imported_function_says_how_to_repeat_it(failure):
     assert "specverify run mine" in failure.stdout.str()
 
@@ -276,7 +269,6 @@ def test_a_wrong_request_is_an_error_of_collection(suite, arguments, told):
     result.stdout.fnmatch_lines([f"E *UsageError: *{told}*"])
 
 
-@defect("checks/plan.py, make_plan: dataclasses.replace raises a TypeError")
 def test_an_unknown_setting_is_an_error_with_the_nearest(suite):
     result = suite("[verify]", 'checks="support", error_rat=1e-9').runpytest()
 
@@ -310,14 +302,12 @@ def test_a_run_without_checks_has_no_summary(pytester):
     pytester.runpytest().stdout.no_fnmatch_line("*specverify =*")
 
 
-@defect("collect.py, _joined: the second subject is called as the first")
 def test_the_summary_tells_equal_names_apart(suite):
     host = suite("[verify, verify]", embedded("support"))
 
     assert "verify-2: LOSSY" in verdicts(host.runpytest().stdout.str())
 
 
-@defect("collect.py, collect: evidence of two tests is joined by name, the last wins")
 def test_a_subject_of_the_same_name_in_another_test_hides_no_violation(suite):
     right = """
 from specverify.subjects.resolve import resolve
@@ -347,7 +337,6 @@ def test_a_written_evidence_holds_all_checks_of_its_subject(suite):
     assert [c.id for c in evidence.checks] == list(evidence.checks_promised)
 
 
-@defect("pytest_plugin.py: without {} the last subject overwrites the others")
 def test_a_path_without_a_place_for_the_name_loses_no_subject(suite):
     host = suite("['reference:chain', verify]", embedded("support"))
     result = host.runpytest("--specverify-json=one.json")
@@ -403,7 +392,6 @@ def test_a_bad_option_is_told_with_what_is_allowed(suite):
     assert "profile is 'quik'; did you mean 'quick'?" in told
 
 
-@defect("pytest_plugin.py: nothing holds the options against a plan before the tests")
 def test_a_bad_option_is_refused_before_the_tests(suite):
     host = suite("['reference:chain']", embedded("support"))
 
@@ -412,7 +400,6 @@ def test_a_bad_option_is_refused_before_the_tests(suite):
     )
 
 
-@defect("pytest_plugin.py has no pytest_unconfigure")
 def test_options_end_with_their_run(suite):
     host = suite("['reference:chain']", embedded("support"))
     host.runpytest("--specverify-seed=5")

@@ -9,14 +9,15 @@ and q allows shows as a broken joint law (L5).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 from scipy import stats
 
 from specverify.checks import tabulate
-from specverify.checks.draws import draw_steps
 from specverify.checks.common import allowed, generated, needs_bonus
+from specverify.checks.draws import Step, draw_steps, steps_in_time
 from specverify.checks.judge import DEPENDENT, judge_law
 from specverify.checks.registry import check
 from specverify.checks.reproduce import counterexample
@@ -28,7 +29,6 @@ from specverify.inputs.models import IntArray
 from specverify.laws import chain
 from specverify.statistics.impossible import samples_to_see
 from specverify.subjects.protocol import Subject
-from specverify.subjects.rig import Rig
 
 
 def needs_token_rule(subject: Subject) -> str:
@@ -57,7 +57,8 @@ def acceptance_bound(session: Session) -> Finding:
     finding = Finding("pass", examples_planned=len(named))
     for case in named:
         rows = math.ceil(math.log(1 / level) / (2 * plan.detect_tv**2)) * 2
-        tail = _tail_counts(session, case, rows)
+        tail = _tail_counts(case, steps_in_time(session, case, rows))
+        rows = int(tail[0])
         finding = replace(
             finding,
             samples=finding.samples + rows,
@@ -66,14 +67,18 @@ def acceptance_bound(session: Session) -> Finding:
             observations=(*finding.observations, _mean_accepted(case, tail)),
         )
         for position in range(1, case.k + 1):
-            bound = min(1.0, float(chain.acceptance_bound(case.target, case.draft, position)))
+            bound = min(
+                1.0, float(chain.acceptance_bound(case.target, case.draft, position))
+            )
             p_value = float(stats.binom.sf(tail[position] - 1, rows, bound))
             if p_value < level:
                 if _holds_alone(session, case, position, bound, rows, level):
-                    return replace(finding, status="violation", effect="contract", reason=DEPENDENT)
+                    return replace(
+                        finding, status="violation", effect="contract", reason=DEPENDENT
+                    )
                 where = (
-                    f"{position} or more drafts were accepted in {tail[position] / rows:.4f} "
-                    f"of {rows} steps; no lossless rule can do so in more than {bound:.4f}"
+                    f"{position} or more drafts were accepted in "
+                    f"{tail[position] / rows:.4f} of {rows} steps; no lossless rule can do so in more than {bound:.4f}"
                 )
                 return replace(
                     finding,
@@ -92,16 +97,15 @@ def _holds_alone(
     """Whether the bound holds when the subject is called with one row at a time."""
     if session.capabilities.max_batch == 1:
         return False
-    tail = _tail_counts(session, case, rows, session.rig.single_rows())
+    alone = session.rig.single_rows()
+    tail = _tail_counts(case, draw_steps(alone, case, rows, session.seed(case)))
     return bool(stats.binom.sf(tail[position] - 1, rows, bound) >= level)
 
 
-def _tail_counts(
-    session: Session, case: Case, rows: int, rig: Rig | None = None
-) -> IntArray:
-    """How many of `rows` steps accepted i or more drafts, for i = 0 to k."""
+def _tail_counts(case: Case, steps: Iterable[Step]) -> IntArray:
+    """How many steps accepted i or more drafts, for i = 0 to k."""
     lengths = np.zeros(case.k + 1, np.int64)
-    for step in draw_steps(rig or session.rig, case, rows, session.seed(case)):
+    for step in steps:
         lengths += np.bincount(step.accepted, minlength=case.k + 1)
     return lengths[::-1].cumsum()[::-1]
 
@@ -117,7 +121,9 @@ def _by_position(case: Case, tail: IntArray) -> Table:
         observed=tuple(int(count) for count in tail[1:]),
         expected=tuple(
             float(reached * later / now)
-            for reached, now, later in zip(tail[:-1], theory[:-1], theory[1:], strict=True)
+            for reached, now, later in zip(
+                tail[:-1], theory[:-1], theory[1:], strict=True
+            )
         ),
         trials=tuple(int(count) for count in tail[:-1]),
     )
@@ -127,7 +133,9 @@ def _mean_accepted(case: Case, tail: IntArray) -> str:
     mean = tail[1:].sum() / tail[0]
     token = float(chain.expected_accepted(case.target, case.draft, case.k))
     bounds = range(1, case.k + 1)
-    most = sum(float(chain.acceptance_bound(case.target, case.draft, i)) for i in bounds)
+    most = sum(
+        float(chain.acceptance_bound(case.target, case.draft, i)) for i in bounds
+    )
     return (
         f"accepted {mean:.3f} of {case.k} drafts on witness {case.name}; "
         f"token-level verification {token:.3f}, no lossless rule above {most:.3f}"
@@ -145,9 +153,7 @@ def _mean_accepted(case: Case, tail: IntArray) -> str:
 def token_accepted_law(session: Session) -> Finding:
     """Emitted tokens before completion, against the enumerated law of the rule."""
     named = allowed(session, [witnesses.W, witnesses.J1, witnesses.M1])
-    return judge_law(
-        session, tabulate.emitted, tabulate.emitted_cells, named, generated(session)
-    )
+    return judge_law(session, tabulate.emitted, named, generated(session))
 
 
 @check(
@@ -160,9 +166,7 @@ def token_accepted_law(session: Session) -> Finding:
 def accepted_length(session: Session) -> Finding:
     """Number of accepted drafts, 0 to k."""
     named = allowed(session, [witnesses.P2.with_(k=5), witnesses.J1, witnesses.J2])
-    return judge_law(
-        session, tabulate.accepted_length, lambda case: case.k + 1, named, generated(session)
-    )
+    return judge_law(session, tabulate.accepted_length, named, generated(session))
 
 
 @check(
@@ -180,7 +184,7 @@ def equal_models(session: Session) -> Finding:
     samples = 0
     for base in allowed(session, [witnesses.M1, witnesses.W2]):
         case = base.with_(draft=base.target, name=f"{base.name} with q = p")
-        for step in draw_steps(session.rig, case, rows, session.seed(case)):
+        for step in steps_in_time(session, case, rows):
             samples += len(step.drafts)
             rejected = int((step.accepted < case.k).sum())
             if rejected:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 
 from specverify.checks.session import Session
-from specverify.inputs import strategies
+from specverify.inputs import strategies, witnesses
 from specverify.inputs.cases import Case
-from specverify.subjects.protocol import Subject
+from specverify.subjects.protocol import Capabilities, Subject
 
 
 def needs_draft_probs(subject: Subject) -> str:
@@ -39,3 +39,12 @@ def generated(session: Session, **bounds: int) -> st.SearchStrategy[Case]:
     bounds["min_k"] = max(bounds.get("min_k", 1), capabilities.min_draft_tokens)
     bounds["max_k"] = min(bounds.get("max_k", 5), 5 if longest is None else longest)
     return strategies.cases(**bounds)
+
+
+def default_case(capabilities: Capabilities) -> Case:
+    """A witness that the subject can take."""
+    named = [witnesses.M1, witnesses.W]
+    if capabilities.draft_probs is False:
+        named = [witnesses.O2, witnesses.O1]
+    fitting = [case for case in named if capabilities.allows(case.k)]
+    return fitting[0] if fitting else named[0]

@@ -4,20 +4,75 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from specverify.evidence.records import Table
 from specverify.inputs.cases import Case
 from specverify.inputs.models import FloatArray, IntArray
-from specverify.laws.distributions import Number
+from specverify.statistics.chisquare import ChiSquare, goodness_of_fit
 from specverify.subjects.rig import Rig
 
-#: Draws a number of rows from a subject on a case and tabulates what came out.
-Compare: TypeAlias = Callable[[Rig, Case, int, int], "Comparison"]
+#: Level at which the chi-square test is made for readers.
+_FAMILIAR_LEVEL: Final = 0.01
+
+#: Says how a case is counted, and beside which law.
+Tabulate: TypeAlias = Callable[[Case], "Tabulation"]
+#: Draws rows from a subject with a seed and counts them: int64 [cells].
+Count: TypeAlias = Callable[[Rig, int, int], IntArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Tabulation:
+    """A way of counting what a subject emits on one case, and the law of the counts.
+
+    Attributes
+    ----------
+    title
+        What is counted.
+    labels
+        Name of each cell; tokens of an outcome are joined by commas.
+    probs
+        The law, float64 [cells], sums to 1. None where only independence is claimed:
+        cells are then the pairs of two outcomes, row by row.
+    count
+        Draws and counts.
+    alternatives
+        Laws of known mistakes on the same cells, to bet on.
+    draft
+        Law of the drafts on the same cells.
+    tolerance
+        Total variation granted to the rounding of the inputs.
+    """
+
+    title: str
+    labels: tuple[str, ...]
+    probs: FloatArray | None
+    count: Count
+    draft: FloatArray | None = None
+    alternatives: Mapping[str, FloatArray] = field(default_factory=dict)
+    tolerance: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Number of cells that the law can reach."""
+        return (
+            len(self.labels)
+            if self.probs is None
+            else int(np.count_nonzero(self.probs))
+        )
+
+    def beside(self, counts: IntArray) -> Comparison:
+        """Put counts beside the law."""
+        if self.probs is None:
+            side = math.isqrt(len(counts))
+            return Comparison.of_independence(
+                self.title, self.labels, counts.reshape(side, side)
+            )
+        return Comparison(self.title, self.labels, counts, self.probs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,47 +100,30 @@ class Comparison:
     fitted: int = 0
 
     @classmethod
-    def of_law(
-        cls,
-        title: str,
-        law: Mapping[tuple[int, ...], Number],
-        outcomes: Sequence[tuple[int, ...]],
-        cells: IntArray,
+    def of_independence(
+        cls, title: str, labels: tuple[str, ...], table: IntArray
     ) -> Comparison:
-        """Tabulate `cells`, indices into `outcomes`, beside an exact law."""
-        return cls(
-            title,
-            tuple(",".join(map(str, outcome)) or "none" for outcome in outcomes),
-            np.bincount(cells, minlength=len(outcomes)),
-            np.array([float(law.get(outcome, 0)) for outcome in outcomes]),
-        )
-
-    @classmethod
-    def of_independence(cls, title: str, table: IntArray) -> Comparison:
-        """Tabulate pairs beside the product of their own margins: int64 [cells, cells]."""
+        """Put pairs beside the product of their own margins: int64 [cells, cells]."""
         rows, columns = table.sum(axis=1), table.sum(axis=0)
-        probs = np.outer(rows, columns) / table.sum() ** 2
-        labels = tuple(f"{a},{b}" for a, b in np.ndindex(table.shape))
+        probs = np.outer(rows, columns) / max(table.sum(), 1) ** 2
         fitted = int(np.count_nonzero(rows) + np.count_nonzero(columns)) - 2
-        return cls(title, labels, table.ravel(), probs.ravel(), fitted)
+        return cls(title, labels, table.ravel(), probs.ravel(), max(fitted, 1))
 
     @property
     def samples(self) -> int:
         """Number of counts."""
         return int(self.counts.sum())
 
-    @property
-    def size(self) -> int:
-        """Number of cells that the law can reach."""
-        return int(np.count_nonzero(self.probs))
+    def test(self, level: float) -> ChiSquare:
+        """Pearson's test of these counts, pooled for use at `level`."""
+        return goodness_of_fit(self.counts, self.probs, level=level, fitted=self.fitted)
 
-    def plus(self, other: Comparison) -> Comparison:
-        """Counts of both; the law is one, or fitted anew."""
-        if self.fitted or other.fitted:
-            side = math.isqrt(len(self.counts))
-            table = (self.counts + other.counts).reshape(side, side)
-            return Comparison.of_independence(self.title, table)
-        return replace(self, counts=self.counts + other.counts)
+    def beside(self) -> ChiSquare:
+        """Pearson's test as readers know it, expecting 5 counts in a cell.
+
+        For reading beside an e-value: so far in the tail its p-value is approximate.
+        """
+        return self.test(_FAMILIAR_LEVEL)
 
     def where(self, most: int = 3) -> str:
         """Name the cells that deviate most, impossible ones first."""

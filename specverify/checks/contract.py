@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from specverify.checks.common import allowed, default_case
 from specverify.checks.draws import open_streams
-from specverify.checks.common import allowed
 from specverify.checks.registry import check
 from specverify.checks.reproduce import counterexample
 from specverify.checks.session import Finding, Session
@@ -51,7 +51,9 @@ def output_contract(session: Session) -> Finding:
                 "one, so it must be the accepted draft"
             )
             return _broken(session, case, reason, samples)
-    return Finding("pass", samples=samples, examples=examples, examples_planned=examples)
+    return Finding(
+        "pass", samples=samples, examples=examples, examples_planned=examples
+    )
 
 
 @check(
@@ -73,7 +75,9 @@ def inputs_unchanged(session: Session) -> Finding:
         for name, tensor in inputs.tensors().items():
             if not torch.equal(tensor, before.tensors()[name]):
                 return _broken(session, case, f"it changed {name} in place", samples)
-    return Finding("pass", samples=samples, examples=examples, examples_planned=examples)
+    return Finding(
+        "pass", samples=samples, examples=examples, examples_planned=examples
+    )
 
 
 def needs_seeding(subject: Subject) -> str:
@@ -94,7 +98,7 @@ def needs_seeding(subject: Subject) -> str:
 )
 def randomness(session: Session) -> Finding:
     """Replay one batch with equal and with different seeds."""
-    case = _default_case(session)
+    case = default_case(session.capabilities)
     inputs, _ = _inputs(session, case, 64)
     seed = session.seed(case, "replay")
 
@@ -110,15 +114,11 @@ def randomness(session: Session) -> Finding:
         reason = f"64 rows come out the same for two different states of its {source}"
         return _broken(session, case, reason, samples)
     if source in ("generator", "uniforms") and streams[0].moved_globals:
-        reason = f"it draws from torch's global generator, though it was given {source}="
+        reason = (
+            f"it draws from torch's global generator, though it was given {source}="
+        )
         return _broken(session, case, reason, samples)
     return Finding("pass", samples=samples, examples=1, examples_planned=1)
-
-
-def _default_case(session: Session) -> Case:
-    if session.capabilities.draft_probs is False:
-        return allowed(session, [witnesses.O2, witnesses.O1])[0]
-    return allowed(session, [witnesses.M1, witnesses.W])[0]
 
 
 def _shapes(session: Session) -> Iterator[tuple[Case, int]]:

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
+from specverify.checks.session import Session
 from specverify.inputs.cases import Case
 from specverify.inputs.models import IntArray
 from specverify.statistics.ledger import derive_seed
 from specverify.subjects.rig import Emission, Rig
 from specverify.subjects.streams import RandomStream
+
+#: Rows between two looks at the clock.
+_BATCH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +48,26 @@ class Step:
 def draw_steps(
     rig: Rig, case: Case, rows: int, seed: int, *, batch: int | None = None
 ) -> Iterator[Step]:
-    """Draw `rows` independent steps, in batches of `batch` or as large as memory allows.
+    """Draw `rows` independent steps, in batches as large as memory allows.
+
+    With `batch`, in batches of that size, the last one whole.
 
     The subject's randomness and the harness's own (drafts, completion) come from two
     streams derived from `seed`.
     """
     stream, rng = open_streams(rig, seed)
-    sizes = [batch] * (rows // batch) if batch else rig.chunks(case, rows)
+    sizes = [batch] * -(-rows // batch) if batch else rig.chunks(case, rows)
     for size in sizes:
         yield draw_step(rig, case, np.empty((size, 0), np.int64), stream, rng)
+
+
+def steps_in_time(session: Session, case: Case, rows: int) -> Iterator[Step]:
+    """Draw `rows` steps, or as many as the time of the check allows."""
+    steps = draw_steps(session.rig, case, rows, session.seed(case), batch=_BATCH)
+    for step in steps:
+        yield step
+        if session.late:
+            return
 
 
 def open_streams(rig: Rig, seed: int) -> tuple[RandomStream, np.random.Generator]:
@@ -78,7 +94,7 @@ def complete(
     case: Case, prefixes: IntArray, emission: Emission, rng: np.random.Generator
 ) -> IntArray:
     """Continue every row with target samples to k + 1 tokens."""
-    tokens = emission.token_ids.copy()
+    tokens: IntArray = emission.token_ids.copy()
     for position in range(tokens.shape[1]):
         short = emission.num_emitted <= position
         if short.any():

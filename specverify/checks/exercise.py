@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from specverify.checks.registry import check
+from specverify.checks.reproduce import command
 from specverify.checks.session import Finding, Session
 from specverify.evidence.records import Counterexample, Table
 from specverify.inputs import witnesses
@@ -27,15 +28,27 @@ _MASSES: Final = (0.0, 0.05, 0.2, 0.25, 0.4, 0.5, 0.8, 1.0)
 _ALMOST_ONE: Final = (GRID - 1) / GRID
 _EXACT: Final = 2 / GRID
 
+
+def _above(p: float, q: float) -> float:
+    """Uniforms above p/q are accepted where p < q, all of them elsewhere."""
+    return 1.0 if p >= q else -(1 - p / q)
+
+
 #: Acceptance laws that solutions follow by mistake, in words. A negative value is a
 #: share of large uniforms.
 _MISTAKES: Final[list[tuple[str, Callable[[float, float], float]]]] = [
-    ("accepts with probability q/p instead of p/q", lambda p, q: min(1, q / p) if p else 1),
+    (
+        "accepts with probability q/p instead of p/q",
+        lambda p, q: min(1, q / p) if p else 1,
+    ),
     ("accepts with probability p instead of min(1, p/q)", lambda p, q: p),
     ("accepts with probability p instead of p/q", lambda p, q: 1 if p >= q else p),
     ("accepts with probability q instead of min(1, p/q)", lambda p, q: q),
-    ("rejects with probability p/q instead of accepting", lambda p, q: max(0, 1 - p / q)),
-    ("rejects with probability p/q instead of accepting", lambda p, q: _above(p, q)),
+    (
+        "rejects with probability p/q instead of accepting",
+        lambda p, q: max(0, 1 - p / q),
+    ),
+    ("rejects with probability p/q instead of accepting", _above),
     ("always accepts", lambda p, q: 1),
     ("never accepts", lambda p, q: 0),
     ("accepts only where p >= q, without chance", lambda p, q: float(p >= q)),
@@ -61,11 +74,17 @@ def accept_law(session: Session) -> Finding:
         return _UNSCRIPTABLE
     found = {(p, q): solution.acceptance(p, q) for p, q in _pairs()}
     wrong = {
-        pair: share for pair, share in found.items() if abs(share - _due(*pair)) > _EXACT
+        pair: share
+        for pair, share in found.items()
+        if abs(share - _due(*pair)) > _EXACT
     }
-    finding = {"examples": len(found), "examples_planned": len(found)}
     if not wrong:
-        return Finding("pass", detectable_tv=_EXACT, **finding)
+        return Finding(
+            "pass",
+            detectable_tv=_EXACT,
+            examples=len(found),
+            examples_planned=len(found),
+        )
     (p, q), share = max(wrong.items(), key=lambda item: abs(item[1] - _due(*item[0])))
     cause = _mistake(found)
     where = (
@@ -78,7 +97,8 @@ def accept_law(session: Session) -> Finding:
         likely_cause=cause,
         counterexample=_counterexample(session, [(p, q)], [abs(share)], where),
         tv_estimate=abs(abs(share) - _due(p, q)) * q,
-        **finding,
+        examples=len(found),
+        examples_planned=len(found),
     )
 
 
@@ -168,7 +188,9 @@ def draws(session: Session) -> Finding:
         if answer.draws != due:
             reason = f"it draws {answer.draws} uniforms {words}; due are {due}"
             if answer.draws == 0:
-                reason += " (its randomness does not come from torch.rand, or it has none)"
+                reason += (
+                    " (its randomness does not come from torch.rand, or it has none)"
+                )
             shown = _counterexample(session, pairs, [0.0], reason)
             return Finding("violation", reason=reason, counterexample=shown)
     return Finding("pass", examples=len(plans), examples_planned=len(plans))
@@ -200,7 +222,9 @@ def accepted_length(session: Session) -> Finding:
     observed = tuple(int(c) for c in counts)
     return Finding(
         "violation" if violated else "inconclusive" if coarse else "pass",
-        reason=_length_reason(violated, coarse, test.log10_p, samples),
+        reason=_length_reason(
+            violated=violated, coarse=coarse, log10_p=test.log10_p, samples=samples
+        ),
         statistic=test.statistic,
         df=test.df,
         p_value=test.p_value,
@@ -211,7 +235,9 @@ def accepted_length(session: Session) -> Finding:
         examples_planned=1,
         tv_estimate=test.tv_estimate,
         detectable_tv=detectable,
-        tables=(Table("accepted drafts, witness J1", "law", labels, observed, expected),),
+        tables=(
+            Table("accepted drafts, witness J1", "law", labels, observed, expected),
+        ),
     )
 
 
@@ -220,8 +246,14 @@ def _real_lengths(session: Session, solution: Exercise, rows: int) -> np.ndarray
     case = witnesses.J1
     rng = np.random.default_rng(session.seed(case, "drafts"))
     drafts = case.draft.extend(np.empty((rows, 0), np.int64), case.k, rng)
-    q = [case.draft.matrix[case.draft.context_index(drafts[:, :i])] for i in range(case.k)]
-    p = [case.target.matrix[case.target.context_index(drafts[:, :i])] for i in range(case.k)]
+    q = [
+        case.draft.matrix[case.draft.context_index(drafts[:, :i])]
+        for i in range(case.k)
+    ]
+    p = [
+        case.target.matrix[case.target.context_index(drafts[:, :i])]
+        for i in range(case.k)
+    ]
     q_rows, p_rows = torch.tensor(np.stack(q, 1)), torch.tensor(np.stack(p, 1))
     counts = np.zeros(case.k + 1, np.int64)
     stream = session.rig.stream(session.seed(case))
@@ -234,7 +266,9 @@ def _real_lengths(session: Session, solution: Exercise, rows: int) -> np.ndarray
     return counts
 
 
-def _length_reason(violated: bool, coarse: bool, log10_p: float, samples: int) -> str:
+def _length_reason(
+    *, violated: bool, coarse: bool, log10_p: float, samples: int
+) -> str:
     if violated:
         return f"accepted lengths have p = 1e{log10_p:.1f} over {samples} runs"
     return f"time allowed {samples} runs only" if coarse else ""
@@ -247,11 +281,6 @@ def _solution(session: Session) -> Exercise:
 def _pairs() -> Iterator[tuple[float, float]]:
     """All masses with q > 0: a token of draft mass zero is never drafted."""
     return ((p, q) for p, q in product(_MASSES, _MASSES) if q > 0)
-
-
-def _above(p: float, q: float) -> float:
-    """Uniforms above p/q are accepted where p < q, all of them elsewhere."""
-    return 1.0 if p >= q else -(1 - p / q)
 
 
 def _due(p: float, q: float) -> float:
@@ -273,7 +302,6 @@ def _counterexample(
     where: str,
 ) -> Counterexample:
     q, p = pair_rows(pairs)
-    target = session.subject.target
     script = (
         "from unittest import mock\n\nimport torch\n\n"
         "# verify = your solution\n"
@@ -288,6 +316,6 @@ def _counterexample(
         where=where,
         case={"p": p.tolist(), "q": q.tolist(), "uniforms": uniforms},
         seed=0,
-        command=f"specverify run {target} --kind exercise" if target else "",
+        command=command(session),
         script=script,
     )

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
+import numpy as np
 from hypothesis import strategies as st
 
 from specverify.checks import tabulate
 from specverify.checks.common import allowed, generated, needs_bonus, needs_draft_probs
+from specverify.checks.draws import encode, steps_in_time
 from specverify.checks.judge import judge_law
 from specverify.checks.registry import check
 from specverify.checks.reproduce import counterexample
@@ -17,7 +20,10 @@ from specverify.inputs import strategies, witnesses
 from specverify.inputs.cases import Case
 from specverify.inputs.models import ToyModel
 from specverify.inputs.strategies import normalised
-from specverify.statistics.impossible import samples_to_see
+from specverify.statistics.impossible import samples_to_see, smallest_seen
+from specverify.subjects.protocol import Subject
+
+_HALF: Final = frozenset({"bfloat16", "float16"})
 
 
 @check(
@@ -33,7 +39,6 @@ def joint_law(session: Session) -> Finding:
     return judge_law(
         session,
         tabulate.joint,
-        tabulate.joint_cells,
         allowed(session, named),
         generated(session),
     )
@@ -50,23 +55,33 @@ def support(session: Session) -> Finding:
     """Draw where p has zeros that q proposes; a single sight is a proof."""
     plan = session.plan
     unseen = plan.detect_tv / 100  # mass of impossible tokens that may go unseen
-    rows = samples_to_see(unseen, power=plan.power)
-    finding = Finding("pass", samples=0, detectable_tv=unseen)
+    goal = samples_to_see(unseen, power=plan.power)
+    finding = Finding("pass", detectable_tv=0.0)
     for case in allowed(session, [witnesses.C5, witnesses.Z2]):
-        drawn = tabulate.joint(session.rig, case, rows, session.seed(case))
-        hits = int(drawn.counts[drawn.probs == 0].sum())
+        tabulation = tabulate.joint(case)
+        counts = np.zeros(len(tabulation.labels), np.int64)
+        for step in steps_in_time(session, case, goal):
+            cells = encode(step.completed, case.vocab)
+            counts += np.bincount(cells, minlength=len(counts))
+        drawn = tabulation.beside(counts)
+        seen = smallest_seen(drawn.samples, power=plan.power)
         finding = replace(
             finding,
-            samples=finding.samples + rows,
+            samples=finding.samples + drawn.samples,
             examples=finding.examples + 1,
             examples_planned=finding.examples + 1,
-            tables=(*finding.tables, drawn.table(f"{drawn.title}, witness {case.name}")),
+            detectable_tv=max(seen, finding.detectable_tv or 0.0),
+            tables=(
+                *finding.tables,
+                drawn.table(f"{drawn.title}, witness {case.name}"),
+            ),
         )
+        hits = int(counts[drawn.probs == 0].sum())
         if hits:
             return replace(
                 finding,
                 status="violation",
-                reason=f"tokens with p = 0 were emitted in {hits} of {rows} steps",
+                reason=f"tokens with p = 0 were emitted in {hits} of {drawn.samples} steps",
                 counterexample=counterexample(session, case, drawn.where()),
             )
     return finding
@@ -81,7 +96,7 @@ def support(session: Session) -> Finding:
 def bonus_law(session: Session) -> Finding:
     """Models that depend on the position only and agree on every drafted one."""
     named = allowed(session, [witnesses.B1, witnesses.B2])
-    return judge_law(session, tabulate.bonus, _vocab, named, _agreeing(session))
+    return judge_law(session, tabulate.bonus, named, _agreeing(session))
 
 
 @check(
@@ -93,7 +108,7 @@ def bonus_law(session: Session) -> Finding:
 def disjoint_supports(session: Session) -> Finding:
     """All mass of the output comes from the residual."""
     named = allowed(session, [witnesses.D1, witnesses.D2])
-    return judge_law(session, tabulate.joint, tabulate.joint_cells, named)
+    return judge_law(session, tabulate.joint, named)
 
 
 @check(
@@ -109,7 +124,7 @@ def one_hot_draft(session: Session) -> Finding:
         for deterministic in forms[session.capabilities.draft_probs]
         for case in allowed(session, [witnesses.O1, witnesses.O2])
     ]
-    return judge_law(session, tabulate.joint, tabulate.joint_cells, named)
+    return judge_law(session, tabulate.joint, named)
 
 
 @check(
@@ -122,9 +137,7 @@ def draft_lengths(session: Session) -> Finding:
     """Two tokens, so that six positions make 64 outcomes."""
     base = witnesses.P2
     named = [base.with_(k=k, name=f"P2, k = {k}") for k in range(6)]
-    return judge_law(
-        session, tabulate.joint, tabulate.joint_cells, allowed(session, named)
-    )
+    return judge_law(session, tabulate.joint, allowed(session, named))
 
 
 @check(
@@ -139,9 +152,7 @@ def vocab_permutation(session: Session) -> Finding:
         case.permuted(order).with_(name=f"{case.name}, tokens renamed {order}")
         for case, order in ((witnesses.M1, (2, 1, 0)), (witnesses.W, (1, 2, 3, 0)))
     ]
-    return judge_law(
-        session, tabulate.joint, tabulate.joint_cells, allowed(session, named)
-    )
+    return judge_law(session, tabulate.joint, allowed(session, named))
 
 
 @check(
@@ -156,9 +167,7 @@ def vocab_padding(session: Session) -> Finding:
         case.padded(extra).with_(name=f"{case.name} with {extra} padding tokens")
         for case, extra in ((witnesses.J1, 2), (witnesses.W, 4))
     ]
-    return judge_law(
-        session, tabulate.joint, tabulate.joint_cells, allowed(session, named)
-    )
+    return judge_law(session, tabulate.joint, allowed(session, named))
 
 
 @check(
@@ -170,7 +179,7 @@ def vocab_padding(session: Session) -> Finding:
 def large_vocab(session: Session) -> Finding:
     """First token, in cells of q/p crossed with quarters of the token ids."""
     named = allowed(session, [large_case(1031), large_case(2053)])
-    return judge_law(session, tabulate.partitioned, tabulate.partitioned_cells, named)
+    return judge_law(session, tabulate.partitioned, named)
 
 
 @check(
@@ -186,7 +195,37 @@ def dtypes(session: Session) -> Finding:
         for dtype in session.capabilities.dtypes
         for case in allowed(session, [witnesses.W, witnesses.W2])
     ]
-    return judge_law(session, tabulate.joint, tabulate.joint_cells, named)
+    return judge_law(session, tabulate.joint, named)
+
+
+def needs_half_precision(subject: Subject) -> str:
+    """Reason to skip a check of rounded probabilities."""
+    if not _HALF.intersection(subject.capabilities.dtypes):
+        return f"the subject takes {', '.join(subject.capabilities.dtypes)} only"
+    return needs_draft_probs(subject)
+
+
+@check(
+    "half-precision",
+    "In half precision the law is off by no more than the rounding of p and q.",
+    law="L29",
+    needs=needs_half_precision,
+)
+def half_precision(session: Session) -> Finding:
+    """Probabilities that half precision cannot write, with their rounding granted."""
+    named = [
+        case.with_(dtype=dtype, name=f"{case.name}, {dtype}")
+        for dtype in session.capabilities.dtypes
+        if dtype in _HALF
+        for case in allowed(session, [witnesses.M1, witnesses.S1])
+    ]
+    finding = judge_law(session, tabulate.rounded_joint, named)
+    granted = [
+        f"{case.name}: total variation {tabulate.rounded_joint(case).tolerance:.2g} is "
+        "granted to the rounding of p and q"
+        for case in named
+    ]
+    return replace(finding, observations=(*finding.observations, *granted))
 
 
 def large_case(vocab: int) -> Case:
@@ -199,12 +238,11 @@ def large_case(vocab: int) -> Case:
     models = []
     for weights in (p, q):
         turned = [weights, weights[::-1], weights[vocab // 3 :] + weights[: vocab // 3]]
-        models.append(ToyModel(tuple(normalised(w) for w in turned), memory=1, groups=2))
-    return Case(*models, k=1, name=f"large {vocab}")
-
-
-def _vocab(case: Case) -> int:
-    return case.vocab
+        models.append(
+            ToyModel(tuple(normalised(w) for w in turned), memory=1, groups=2)
+        )
+    target, draft = models
+    return Case(target, draft, k=1, name=f"large {vocab}")
 
 
 @st.composite

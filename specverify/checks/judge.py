@@ -3,22 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from specverify.checks.comparison import Compare
+from specverify.checks.comparison import Comparison, Tabulate, Tabulation
 from specverify.checks.reproduce import counterexample
 from specverify.checks.search import Evaluation, LawSearch
 from specverify.checks.session import Finding, Session
 from specverify.evidence.records import Effect, Table
 from specverify.inputs.cases import Case
-from specverify.statistics import chisquare
+from specverify.inputs.models import IntArray
+from specverify.statistics.certificates import tv_upper
+from specverify.statistics.chisquare import ChiSquare
+from specverify.statistics.evalues import Portfolio
+from specverify.statistics.tolerance import TolerantPortfolio
 from specverify.subjects.faults import SubjectFault
 
 _SHOWN_CELLS = 64
 _LISTED_VOCAB = 8
+_SIZING_DRAWS = 10_000
 
 #: Reason of a violation that disappears when rows come one at a time.
 DEPENDENT = (
@@ -29,8 +36,7 @@ DEPENDENT = (
 
 def judge_law(
     session: Session,
-    compare: Compare,
-    cells: Callable[[Case], int],
+    tabulate: Tabulate,
     witnesses: Sequence[Case],
     strategy: SearchStrategy[Case] | None = None,
 ) -> Finding:
@@ -40,8 +46,8 @@ def judge_law(
     ----------
     session
         Surroundings of the check.
-    compare, cells
-        Draws and tabulates; number of outcomes on a case.
+    tabulate
+        How a case is counted, and beside which law.
     witnesses
         Named cases, tried first.
     strategy
@@ -54,7 +60,7 @@ def judge_law(
         only a coarser resolution than promised.
     """
     session.rig.refuse_if_hung()
-    search = LawSearch(session, compare, cells)
+    search = LawSearch(session, tabulate)
     smallest = search.run(witnesses, strategy)
     done = list(search.evaluations.values())
     planned = len(witnesses) + (session.plan.examples if strategy is not None else 0)
@@ -66,13 +72,13 @@ def judge_law(
         tables=_tables(done, smallest),
     )
     if smallest is not None:
-        return _violation(session, compare, smallest, done, common)
+        return _violation(session, tabulate, smallest, done, common)
     return _judged(session, done, common)
 
 
 def _judged(session: Session, done: list[Evaluation], common: Finding) -> Finding:
     """No violation: a pass if the resolution is what was promised."""
-    closest = min(done, key=lambda e: e.urgency)
+    closest = max(done, key=lambda e: e.urgency)
     coarsest = max(done, key=lambda e: e.detectable_tv or 0.0)
     finding = replace(
         common, **_statistics(closest), detectable_tv=coarsest.detectable_tv
@@ -80,9 +86,9 @@ def _judged(session: Session, done: list[Evaluation], common: Finding) -> Findin
     promised = session.plan.detect_tv
     if coarsest.detectable_tv is not None and coarsest.detectable_tv > promised:
         reason = (
-            f"in {session.seconds:.0f} s the subject gave {coarsest.samples} draws on "
-            f"an input: a bias below {coarsest.detectable_tv:.3g} would not be seen, "
-            f"{promised:g} was promised; allow more with --max-seconds"
+            f"the time allowed {coarsest.samples} draws on an input ({session.elapsed:.0f} "
+            f"s for this check): a bias below {coarsest.detectable_tv:.3g} would not be "
+            f"seen, {promised:g} was promised; allow more with --max-seconds"
         )
         return replace(finding, status="inconclusive", reason=reason)
     return finding
@@ -90,7 +96,7 @@ def _judged(session: Session, done: list[Evaluation], common: Finding) -> Findin
 
 def _violation(
     session: Session,
-    compare: Compare,
+    tabulate: Tabulate,
     smallest: Evaluation,
     done: list[Evaluation],
     common: Finding,
@@ -104,36 +110,60 @@ def _violation(
             reason=smallest.fault,
             counterexample=counterexample(session, smallest.case, smallest.fault),
         )
-    assert smallest.comparison is not None  # noqa: S101 - no fault, so it was counted
-    where = smallest.comparison.where()
-    effect, reason = _attribute(session, compare, smallest)
+    effect, reason = _attribute(session, tabulate, smallest)
+    measured = _measured(session, tabulate, smallest)
+    statistics = _statistics(smallest) | {
+        "tv_estimate": measured.test(smallest.limit).tv_estimate
+    }
     return replace(
         common,
-        **_statistics(smallest),
+        **statistics,
         status="violation",
         effect=effect,
         reason=reason,
-        observations=_first_tokens(done),
-        counterexample=counterexample(session, smallest.case, where),
+        observations=tuple(_first_tokens(session, tabulate, done)),
+        counterexample=counterexample(session, smallest.case, measured.where()),
+        tables=(measured.table(_titled(measured, smallest.case)), *common.tables[1:]),
     )
 
 
-def _first_tokens(done: list[Evaluation]) -> tuple[str, ...]:
+def _measured(session: Session, tabulate: Tabulate, found: Evaluation) -> Comparison:
+    """Size up a violation on fresh draws: those that decided are biased by having done so.
+
+    A subject too slow for that is sized up by the draws there are.
+    """
+    assert found.comparison is not None  # noqa: S101 - a judged law was counted
+    if session.late:
+        return found.comparison
+    seed = session.seed(found.case, "size of the bias")
+    tabulation = tabulate(found.case)
+    try:
+        counts = tabulation.count(session.rig, _SIZING_DRAWS, seed)
+    except SubjectFault:
+        return found.comparison
+    return tabulation.beside(counts)
+
+
+def _first_tokens(
+    session: Session, tabulate: Tabulate, done: list[Evaluation]
+) -> Iterator[str]:
     """The first token's law on each witness that shows the violation."""
-    shown = [
-        e
-        for e in done
-        if e.violated and e.case.name and e.comparison and e.case.vocab <= _LISTED_VOCAB
-    ]
-    return tuple(
-        f"witness {e.case.name}: first token observed {e.comparison.first_token()}"
-        for e in shown
-        if e.comparison is not None and e.comparison.labels[0][0].isdigit()
-    )
+    for found in done:
+        if not (found.violated and found.case.name and found.comparison):
+            continue
+        if (
+            found.case.vocab <= _LISTED_VOCAB
+            and found.comparison.labels[0][0].isdigit()
+        ):
+            measured = _measured(session, tabulate, found)
+            yield (
+                f"witness {found.case.name}: first token observed "
+                f"{measured.first_token()} in {measured.samples} draws"
+            )
 
 
 def _attribute(
-    session: Session, compare: Compare, smallest: Evaluation
+    session: Session, tabulate: Tabulate, smallest: Evaluation
 ) -> tuple[Effect | None, str]:
     """Ask whether the law itself is broken, or only the independence of a batch's rows.
 
@@ -141,47 +171,76 @@ def _attribute(
     So the input is drawn again with one row a call, four times as long as it took to see
     the violation.
     """
-    assert smallest.test is not None  # noqa: S101 - called for judged laws only
     found = _reason(smallest)
     if session.capabilities.max_batch == 1 or not session.shrink:
         return None, found
-    rows = 4 * smallest.samples
+    tabulation = tabulate(smallest.case)
     seed = session.seed(smallest.case, "one row a call")
     try:
-        single = compare(session.rig.single_rows(), smallest.case, rows, seed)
+        counts = tabulation.count(session.rig.single_rows(), 4 * smallest.samples, seed)
     except SubjectFault:
         return None, found
-    test = chisquare.goodness_of_fit(
-        single.counts, single.probs, level=smallest.limit, fitted=single.fitted
-    )
-    if test.p_value < smallest.limit:
+    if violates(tabulation, counts, smallest.limit):
         return None, found
     return "contract", DEPENDENT
 
 
+def violates(tabulation: Tabulation, counts: IntArray, level: float) -> bool:
+    """Whether counts contradict their law, at an error rate of `level`."""
+    if tabulation.probs is None:
+        return tabulation.beside(counts).test(level).p_value < level
+    portfolio = (
+        TolerantPortfolio(
+            tabulation.probs, tolerance=tabulation.tolerance, draft=tabulation.draft
+        )
+        if tabulation.tolerance
+        else Portfolio(tabulation.probs, draft=tabulation.draft)
+    )
+    return portfolio.evaluate(counts).log_e >= math.log(1 / level)
+
+
 def _reason(evaluation: Evaluation) -> str:
-    test = evaluation.test
-    assert test is not None and evaluation.comparison is not None  # noqa: S101, PT018
+    comparison = evaluation.comparison
+    assert comparison is not None  # noqa: S101 - called for judged laws only
+    test = _chi_square(evaluation, comparison)
     if test.impossible:
-        labels = ", ".join(evaluation.comparison.labels[i] for i in test.impossible[:3])
+        labels = ", ".join(comparison.labels[i] for i in test.impossible[:3])
         return f"outcomes of probability zero were emitted: {labels}"
+    beside = f"chi2 = {test.statistic:.1f} on {test.df} df (p = 1e{test.log10_p:.1f})"
+    if evaluation.log_e is None:
+        return f"{comparison.title}: {beside}, {test.samples} draws"
     return (
-        f"{evaluation.comparison.title}: chi2 = {test.statistic:.1f} on {test.df} df, "
-        f"p = 1e{test.log10_p:.1f}, limit {evaluation.limit:.1e}, {test.samples} draws"
+        f"{comparison.title}: e-value 1e{evaluation.log_e / math.log(10):.1f}, needed "
+        f"{1 / evaluation.limit:.1e}; {beside}, {test.samples} draws"
     )
 
 
-def _statistics(evaluation: Evaluation) -> dict[str, float | int | None]:
-    test = evaluation.test
-    if test is None:
+def _chi_square(evaluation: Evaluation, comparison: Comparison) -> ChiSquare:
+    """The test that decided, or the one for readers where an e-value did."""
+    if evaluation.log_e is None:
+        return comparison.test(evaluation.limit)
+    return comparison.beside()
+
+
+def _statistics(evaluation: Evaluation) -> dict[str, Any]:
+    comparison = evaluation.comparison
+    if comparison is None:
         return {}
+    test = _chi_square(evaluation, comparison)
+    certain = comparison.fitted == 0 and comparison.samples > 0
+    upper = tv_upper(comparison.counts, comparison.probs) if certain else None
+    log_e = evaluation.log_e
+    finite = log_e is not None and math.isfinite(log_e)
+    log10_e = log_e / math.log(10) if finite and log_e is not None else None
     return {
         "statistic": test.statistic,
         "df": test.df,
         "p_value": test.p_value,
         "log10_p": test.log10_p,
+        "e_value": log10_e,
         "limit": evaluation.limit,
         "tv_estimate": test.tv_estimate,
+        "tv_upper": upper,
     }
 
 
@@ -191,13 +250,12 @@ def _tables(done: list[Evaluation], smallest: Evaluation | None) -> tuple[Table,
     if smallest is not None:
         shown = [smallest, *shown[:2]]
     return tuple(
-        e.comparison.table(f"{e.comparison.title}, {_name(e.case)}")
+        e.comparison.table(_titled(e.comparison, e.case))
         for e in shown
         if e.comparison is not None and len(e.comparison.labels) <= 4 * _SHOWN_CELLS
     )
 
 
-def _name(case: Case) -> str:
-    if case.name:
-        return f"witness {case.name}"
-    return f"vocab {case.vocab}, k = {case.k}"
+def _titled(comparison: Comparison, case: Case) -> str:
+    name = f"witness {case.name}" if case.name else f"vocab {case.vocab}, k = {case.k}"
+    return f"{comparison.title}, {name}"

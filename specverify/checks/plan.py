@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from specverify.errors import UsageError
+from specverify.errors import UsageError, nearest
 from specverify.evidence.records import Claim
 
 
@@ -74,9 +73,11 @@ class Plan:
 
 
 PROFILES: Final = {
-    "quick": Plan(profile="quick", examples=5, max_seconds=30.0),
+    "quick": Plan(profile="quick", examples=5),
     "ci": Plan(profile="ci"),
-    "nightly": Plan(profile="nightly", detect_tv=0.02, examples=300, max_seconds=3600.0),
+    "nightly": Plan(
+        profile="nightly", detect_tv=0.02, examples=300, max_seconds=3600.0
+    ),
 }
 
 
@@ -89,9 +90,26 @@ def make_plan(profile: str = "ci", **changes: Any) -> Plan:
         Unknown profile, or a value out of range.
     """
     if profile not in PROFILES:
-        near = difflib.get_close_matches(profile, PROFILES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = nearest(str(profile), PROFILES)
         msg = f"profile is {profile!r}{hint} Allowed are {', '.join(PROFILES)}"
         raise UsageError(msg)
     given = {name: value for name, value in changes.items() if value is not None}
+    for name, value in given.items():
+        _check_setting(name, value)
     return replace(PROFILES[profile], **given)
+
+
+def _check_setting(name: str, value: object) -> None:
+    """Refuse a setting that a plan does not have, or a value of another type."""
+    defaults = {f.name: f.default for f in fields(Plan) if f.name != "profile"}
+    if name not in defaults:
+        known = ", ".join(defaults)
+        raise UsageError(
+            f"setting {name!r} is unknown{nearest(name, defaults)} Known are {known}"
+        )
+    wanted = type(defaults[name])
+    fitting = (int, float) if wanted is float else (wanted,)
+    if not isinstance(value, fitting) or (
+        isinstance(value, bool) and wanted is not bool
+    ):
+        raise UsageError(f"{name} is {value!r}; it must be a {wanted.__name__}")

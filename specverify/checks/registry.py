@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import importlib
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specverify.checks.session import Finding, Session
-from specverify.errors import UsageError
+from specverify.errors import UsageError, nearest
 from specverify.evidence.records import Effect, Grade
 from specverify.subjects.protocol import Kind, Subject
 
@@ -88,9 +87,7 @@ def checks_for(kind: Kind, pattern: str = "*") -> list[Check]:
 
 def unknown_check(name: str, known: list[str]) -> str:
     """Say that a check id does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"no check is called {name!r}{hint} Known are {', '.join(known)}"
+    return f"no check is called {name!r}{nearest(name, known)} Known are {', '.join(known)}"
 
 
 def _load() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
+from specverify.checks.plan import PROFILES
 from specverify.checks.session import Session
 from specverify.evidence.records import Counterexample
 from specverify.inputs.cases import Case
@@ -44,11 +45,23 @@ def command(session: Session) -> str:
     target = session.subject.target
     if not target:
         return ""
-    plan = session.plan
-    return (
-        f"specverify run {shlex.quote(target)} --checks {session.check_id} "
-        f"--profile {plan.profile} --seed {plan.seed}"
-    )
+    words = ["specverify", "run", target, "--checks", session.check_id]
+    if session.subject.kind != "chain":
+        words += ["--kind", session.subject.kind]
+    words += ["--profile", session.plan.profile, "--seed", str(session.plan.seed)]
+    usual = PROFILES.get(session.plan.profile, session.plan)
+    for name in (
+        "error_rate",
+        "detect_tv",
+        "power",
+        "device",
+        "examples",
+        "max_seconds",
+    ):
+        value = getattr(session.plan, name)
+        if value != getattr(usual, name):
+            words += [f"--{name.replace('_', '-')}", f"{value}"]
+    return shlex.join(words)
 
 
 def script(subject: Subject, case: Case, seed: int) -> str:
@@ -80,7 +93,9 @@ def script(subject: Subject, case: Case, seed: int) -> str:
 def _literal(model: ToyModel, limit: int = 64) -> str:
     rows = dict(zip(model.contexts, model.rows, strict=True))
     if model.vocab > limit:
-        return f"{{}}  # {len(rows)} rows of {model.vocab} tokens: see the evidence file"
+        return (
+            f"{{}}  # {len(rows)} rows of {model.vocab} tokens: see the evidence file"
+        )
     body = "".join(
         f"    {context}: [{', '.join(repr(float(x)) for x in row)}],\n"
         for context, row in rows.items()
@@ -108,7 +123,8 @@ def _call(subject: Subject) -> str:
         "seed": ", seed=start",
         "uniforms": ", uniforms=torch.rand(len(ids[rows]), k + 1, generator=generator)",
     }.get(subject.capabilities.rng, "")
-    return f"verify(ids[rows], q_rows[rows] if q_rows is not None else None, p_rows[rows]{extra})"
+    q = "None if q_rows is None else q_rows[rows]"
+    return f"verify(ids[rows], {q}, p_rows[rows]{extra})"
 
 
 _SCRIPT: Final = '''\

@@ -30,7 +30,7 @@ def needs_batches(subject: Subject) -> str:
 def row_independence(session: Session) -> Finding:
     """Equal inputs in all rows; random pairs of rows against the product law."""
     named = allowed(session, [witnesses.W, witnesses.M1])
-    return judge_law(session, tabulate.pairs, tabulate.pairs_cells, named)
+    return judge_law(session, tabulate.pairs, named)
 
 
 @check(
@@ -42,7 +42,7 @@ def row_independence(session: Session) -> Finding:
 def batch_composition(session: Session) -> Finding:
     """Rows of another case sit between the rows that are counted."""
     named = allowed(session, [witnesses.M1, witnesses.J1])
-    return judge_law(session, tabulate.mixed_batch, tabulate.joint_cells, named)
+    return judge_law(session, tabulate.mixed_batch, named)
 
 
 @check(
@@ -57,7 +57,6 @@ def rounds(session: Session) -> Finding:
     return judge_law(
         session,
         tabulate.rounds,
-        tabulate.rounds_cells,
         named,
         generated(session, max_vocab=3, max_k=2, max_cells=27),
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 
+from specverify.checks.common import default_case
+from specverify.checks.draws import draw_steps
 from specverify.checks.plan import Plan
 from specverify.checks.registry import Check, checks_for, unknown_check
 from specverify.checks.session import Finding, Session
@@ -47,18 +50,23 @@ def run_checks(
     listener
         Hears each record.
     """
-    started = time.monotonic()
     checks = checks_for(subject.kind, pattern)
     expected = checked_failures(expected_failures, checks_for(subject.kind))
     rig = make_rig(subject, plan)
+    started = time.monotonic()
     records: list[CheckRecord] = []
     for number, check in enumerate(checks):
-        left = plan.max_seconds - (time.monotonic() - started)
-        seconds = max(left, 1.0) / (len(checks) - number)
+        left = max(1.0, plan.max_seconds - (time.monotonic() - started))
         # One smallest input is worth its time; after it, witnesses say enough.
         shrink = not any(r.effect == "law" and r.status == "violation" for r in records)
         record = run_check(
-            check, rig, plan, seconds=seconds, expected=expected, shrink=shrink
+            check,
+            rig,
+            plan,
+            seconds=left / (len(checks) - number),
+            limit=left / 2,
+            expected=expected,
+            shrink=shrink,
         )
         records.append(record)
         listener(record)
@@ -87,7 +95,23 @@ def make_rig(subject: Subject, plan: Plan) -> Rig:
     if kind == "cuda" and not torch.cuda.is_available():
         msg = "device is 'cuda', but torch sees no CUDA device here"
         raise UsageError(msg)
-    return Rig(subject, device=plan.device, call_seconds=plan.call_seconds)
+    try:
+        rig = Rig(subject, device=plan.device, call_seconds=plan.call_seconds)
+    except RuntimeError as error:
+        raise UsageError(f"device is {plan.device!r}; torch says: {error}") from error
+    if subject.kind == "chain":
+        _warm_up(rig)
+    return rig
+
+
+def _warm_up(rig: Rig) -> None:
+    """Call once before the clock starts: imports and compilation are not slowness.
+
+    Whatever goes wrong here goes wrong again in a check, which says so.
+    """
+    case = default_case(rig.subject.capabilities)
+    with contextlib.suppress(SubjectFault):
+        next(draw_steps(rig, case, 1, 0))
 
 
 def run_check(
@@ -96,11 +120,26 @@ def run_check(
     plan: Plan,
     *,
     seconds: float | None = None,
+    limit: float | None = None,
     expected: Mapping[str, str] | None = None,
     shrink: bool = True,
 ) -> CheckRecord:
     """Run one check.
 
+    Parameters
+    ----------
+    check, rig, plan
+        What to run, on what, under which promises.
+    seconds, limit
+        Times of the check, see `Session`; a fair share and a quarter of the run's by
+        default.
+    expected
+        Expected failures.
+    shrink
+        Whether to look for a smaller input after a violation.
+
+    Notes
+    -----
     Its error rate is the same share of the run's whether or not other checks run too,
     so selecting checks, or spreading them over workers, changes no verdict.
     """
@@ -111,7 +150,7 @@ def run_check(
         check_id=check.id,
         share=plan.error_rate / len(checks),
         seconds=seconds if seconds is not None else plan.max_seconds / len(checks),
-        limit=plan.max_seconds / 4,
+        limit=limit if limit is not None else plan.max_seconds / 4,
         shrink=shrink and check.id not in (expected or {}),
     )
     reason = check.needs(rig.subject)
@@ -212,7 +251,9 @@ def _find(check: Check, session: Session) -> Finding:
         status = "inconclusive" if "not called again" in str(hung) else "violation"
         return Finding(status, reason=str(hung), effect="contract", grade="structural")  # type: ignore[arg-type]
     except SubjectFault as fault:
-        return Finding("violation", reason=str(fault), effect="contract", grade="structural")
+        return Finding(
+            "violation", reason=str(fault), effect="contract", grade="structural"
+        )
 
 
 def _version(distribution: str) -> str:

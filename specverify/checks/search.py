@@ -16,26 +16,27 @@ from dataclasses import dataclass
 from typing import Final
 
 import hypothesis
+import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.strategies import SearchStrategy
 
-from specverify.checks.comparison import Compare, Comparison
+from specverify.checks.comparison import Comparison, Tabulate, Tabulation
 from specverify.checks.session import Session
 from specverify.inputs.cases import Case
-from specverify.statistics import chisquare
-from specverify.statistics.chisquare import ChiSquare
+from specverify.inputs.models import IntArray
+from specverify.statistics import chisquare, planning
+from specverify.statistics.decisions import SequentialTest
 from specverify.statistics.impossible import smallest_seen
 from specverify.statistics.ledger import Ledger, derive_seed
 from specverify.subjects.faults import SubjectFault, SubjectHung
 
-#: Looks at a growing sample: fraction of the draws, and share of the level spent there.
-#: Gross errors are seen after a sixteenth of the draws.
-_LOOKS: Final = ((1 / 16, 1 / 8), (1 / 4, 1 / 8), (1.0, 3 / 4))
 #: A conditional law (the bonus token) counts some rows only: draw up to this many times.
 _MOST_REDRAWS: Final = 20
 #: Generated inputs after a witness has failed, to have something to shrink from.
 _LEAST_EXAMPLES: Final = 20
-_LEAST_SHRINK_SECONDS: Final = 10.0
+_SHRINK_SECONDS: Final = 30.0
+#: Draws between two looks at the clock where there are no looks at the counts.
+_STRIDE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,16 @@ class Evaluation:
         The input.
     violated
         Whether the law is broken on it, or the subject failed.
-    comparison, test, limit, detectable_tv
-        What was counted, its test, the level it was held against, the resolution.
+    comparison
+        What was counted.
+    limit
+        Error rate of the decision.
+    log_e
+        Evidence against the law, natural logarithm; None where chi-square decided.
+    kind
+        The kind of alternative that fits best.
+    detectable_tv
+        Bias that would have been seen.
     fault
         How the subject broke its contract instead.
     """
@@ -57,8 +66,9 @@ class Evaluation:
     case: Case
     violated: bool
     comparison: Comparison | None = None
-    test: ChiSquare | None = None
     limit: float = 0.0
+    log_e: float | None = None
+    kind: str = ""
     detectable_tv: float | None = None
     fault: str = ""
 
@@ -68,11 +78,23 @@ class Evaluation:
         return self.comparison.samples if self.comparison else 0
 
     @property
+    def growth(self) -> float | None:
+        """Evidence gained with each draw: what the search climbs towards."""
+        if self.log_e is None or not math.isfinite(self.log_e) or not self.samples:
+            return None
+        return self.log_e / self.samples
+
+    @property
     def urgency(self) -> float:
-        """How close to a violation: p-value as a fraction of its limit, log10."""
-        if self.test is None or not self.limit:
+        """How close to a violation: log10 of the evidence as a share of its limit."""
+        if self.comparison is None or not self.limit:
             return -math.inf
-        return self.test.log10_p - math.log10(self.limit)
+        log10_e = (
+            self.log_e / math.log(10)
+            if self.log_e is not None
+            else -self.comparison.test(self.limit).log10_p
+        )
+        return log10_e + math.log10(self.limit)
 
 
 class LawSearch:
@@ -82,23 +104,18 @@ class LawSearch:
     ----------
     session
         Surroundings of the check.
-    compare
-        Draws and tabulates.
-    cells
-        Number of outcomes of the law on a case.
+    tabulate
+        How a case is counted, and beside which law.
     """
 
-    def __init__(
-        self, session: Session, compare: Compare, cells: Callable[[Case], int]
-    ) -> None:
+    def __init__(self, session: Session, tabulate: Tabulate) -> None:
         self.session = session
         self.evaluations: dict[bytes, Evaluation] = {}
-        self._compare = compare
-        self._cells = cells
+        self._tabulate = tabulate
         self._ledger = Ledger(session.share, 1)
-        self._fraction = 1.0  # of the draws that the promised resolution asks for
         self._enough = math.inf  # draws beyond which shrinking gains nothing
-        self._deadline = math.inf
+        self._deadline = math.inf  # when the input at hand must make do with its draws
+        self._shrinking = False
 
     def run(
         self, witnesses: Sequence[Case], strategy: SearchStrategy[Case] | None
@@ -106,14 +123,17 @@ class LawSearch:
         """Judge witnesses and generated inputs; return the smallest violation found."""
         examples = self.session.plan.examples if strategy is not None else 0
         self._ledger = Ledger(self.session.share, len(witnesses) + examples)
-        examples = self._fit(witnesses, examples)
-        failed = [e for e in map(self.evaluate, witnesses) if e.violated]
-        # The smallest witness, if nothing smaller is found.
+        for number, case in enumerate(witnesses):
+            self._allow(self.session.limit / (len(witnesses) - number))
+            self.evaluate(case)
+        # The smallest witness comes first, if nothing smaller is found.
+        failed = [e for e in self.evaluations.values() if e.violated]
         failed.sort(key=lambda e: (bool(e.fault), e.case.vocab, e.case.k))
         if failed and not self.session.shrink:
             return failed[0]
         smallest = None
         if strategy is not None and (examples or failed):
+            self._allow(self.session.seconds)
             self._limit_shrinking(failed)
             number = max(examples, _LEAST_EXAMPLES) if failed else examples
             seed = self.session.seed(purpose="examples")
@@ -121,6 +141,14 @@ class LawSearch:
         if smallest is not None:
             return self.evaluations[smallest.key]
         return failed[0] if failed else None
+
+    def _allow(self, until: float) -> None:
+        """Let draws go on until so many seconds of the check have passed."""
+        self._deadline = self.session.started + until
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def evaluate(self, case: Case) -> Evaluation:
         """Judge one input, once."""
@@ -135,93 +163,118 @@ class LawSearch:
         return self.evaluations[case.key]
 
     def _breaks(self, case: Case) -> bool:
-        if case.key not in self.evaluations and time.monotonic() > self._deadline:
-            return False  # out of time: what is not known yet counts as no improvement
+        if case.key not in self.evaluations and self._late:
+            return False  # not tried, and not counted as tried
         evaluation = self.evaluate(case)
         if evaluation.violated:
             self._limit_shrinking([evaluation])
+        elif evaluation.growth is not None:
+            hypothesis.target(evaluation.growth)
         return evaluation.violated
 
     def _limit_shrinking(self, failed: list[Evaluation]) -> None:
-        """After a violation, bound time and draws: what follows only seeks a smaller one."""
-        if failed and self._deadline == math.inf:
-            seconds = max(_LEAST_SHRINK_SECONDS, self.session.seconds)
-            self._deadline = time.monotonic() + seconds
+        """After a violation, bound time and draws: the rest only seeks a smaller one."""
+        if failed and not self._shrinking:
+            self._shrinking = True
+            self._allow(self.session.elapsed + _SHRINK_SECONDS)
             self._enough = max(4 * e.samples for e in failed) or math.inf
 
     def _judge(self, case: Case, level: float) -> Evaluation:
-        """Draw in looks of growing size and test after each."""
-        plan, final = self.session.plan, level * _LOOKS[-1][1]
-        wanted = chisquare.min_samples(
-            tv=plan.detect_tv, cells=self._cells(case), level=final, power=plan.power
+        """Draw in looks of growing size until the law is rejected or a bias excluded."""
+        tabulation = self._tabulate(case)
+        if tabulation.probs is None:
+            return self._judge_independence(case, tabulation, level)
+        test = self._test(tabulation, level)
+        goal = int(min(test.n_max, self._enough))
+        counts = np.zeros(len(tabulation.labels), np.int64)
+        for size in [look for look in test.looks() if look < goal] + [goal]:
+            counts = self._grow(case, tabulation, counts, size)
+            decision = test.decide(counts)
+            if decision.outcome != "continue" or self._late:
+                break
+        return Evaluation(
+            case=case,
+            violated=decision.outcome == "reject",
+            comparison=tabulation.beside(counts),
+            limit=level,
+            log_e=decision.evidence.log_e,
+            kind=decision.evidence.strongest if decision.evidence.parts else "",
+            detectable_tv=self._resolution(test, decision.outcome, decision.samples),
         )
-        goal = min(max(64, math.ceil(wanted * self._fraction)), self._enough)
-        comparison: Comparison | None = None
-        for look, (part, share) in enumerate(_LOOKS):
-            comparison = self._grow(case, comparison, math.ceil(goal * part), look)
-            test = chisquare.goodness_of_fit(
-                comparison.counts,
-                comparison.probs,
-                level=level * share,
-                fitted=comparison.fitted,
-            )
-            if test.p_value < level * share:
-                return Evaluation(case, True, comparison, test, level * share)  # noqa: FBT003
-        resolution = self._resolution(comparison, test, final)
-        return Evaluation(case, False, comparison, test, final, resolution)  # noqa: FBT003
 
-    def _resolution(self, comparison: Comparison, test: ChiSquare, level: float) -> float:
-        power = self.session.plan.power
-        if comparison.size == 1:  # only one outcome is possible: any other is a proof
-            return smallest_seen(comparison.samples, power=power)
-        return chisquare.min_detectable_tv(
-            samples=comparison.samples, cells=test.df + 1, level=level, power=power
+    def _test(self, tabulation: Tabulation, level: float) -> SequentialTest:
+        plan = self.session.plan
+        assert tabulation.probs is not None  # noqa: S101 - independence is judged apart
+        return SequentialTest(
+            tabulation.probs,
+            level=level,
+            power=plan.power,
+            tv=plan.detect_tv,
+            draft=tabulation.draft,
+            alternatives=tabulation.alternatives,
+            tolerance=tabulation.tolerance,
+        )
+
+    def _resolution(
+        self, test: SequentialTest, outcome: str, samples: int
+    ) -> float | None:
+        """Bias that would have been seen: as promised once a bias is excluded."""
+        if outcome == "reject":
+            return None
+        if test.cells == 1:  # only one outcome is possible: any other is a proof
+            return smallest_seen(samples, power=test.power)
+        if outcome == "accept":
+            return test.tv
+        if test.tolerance:
+            return 1.0  # undecided: no bias of any size is excluded in every direction
+        return planning.min_detectable_tv(
+            samples=samples, cells=test.cells, level=test.level, power=test.power
+        )
+
+    def _judge_independence(
+        self, case: Case, tabulation: Tabulation, level: float
+    ) -> Evaluation:
+        """Chi-square of independence, once, at the full number of draws.
+
+        Its margins are fitted, so no e-value against a known law exists.
+        """
+        plan = self.session.plan
+        goal = chisquare.min_samples(
+            tv=plan.detect_tv, cells=tabulation.size, level=level, power=plan.power
+        )
+        goal = int(min(goal, self._enough))
+        counts = np.zeros(len(tabulation.labels), np.int64)
+        for size in range(goal % _STRIDE, goal + 1, _STRIDE):
+            counts = self._grow(case, tabulation, counts, size)
+            if self._late:
+                break
+        comparison = tabulation.beside(counts)
+        test = comparison.test(level)
+        resolution = chisquare.min_detectable_tv(
+            samples=comparison.samples, cells=test.df + 1, level=level, power=plan.power
+        )
+        return Evaluation(
+            case=case,
+            violated=test.p_value < level,
+            comparison=comparison,
+            limit=level,
+            detectable_tv=resolution,
         )
 
     def _grow(
-        self, case: Case, comparison: Comparison | None, goal: int, look: int
-    ) -> Comparison:
+        self, case: Case, tabulation: Tabulation, counts: IntArray, goal: int
+    ) -> IntArray:
         """Draw until `goal` rows are counted; conditional laws count only some."""
-        drawn, rate = 0, 1.0
+        rate = 1.0
         for redraw in range(_MOST_REDRAWS):
-            have = comparison.samples if comparison else 0
+            have = int(counts.sum())
             rows = min(math.ceil((goal - have) / rate), 4 * goal)
             if rows <= 0:
                 break
-            seed = self.session.seed(case, f"look {look}, redraw {redraw}")
-            fresh = self._compare(self.session.rig, case, rows, seed)
-            comparison = comparison.plus(fresh) if comparison else fresh
-            drawn += rows
-            rate = max((comparison.samples - have) / rows, 0.01)
-        assert comparison is not None  # noqa: S101 - a goal is at least one row
-        return comparison
-
-    def _fit(self, witnesses: Sequence[Case], examples: int) -> int:
-        """Fit the effort into the time: fewer generated inputs first, then fewer draws."""
-        case = max(witnesses, key=self._cells)
-        try:
-            per_row = self.session.rig.seconds_per_row(
-                lambda rows: self._compare(
-                    self.session.rig, case, rows, self.session.seed(case, "timing")
-                )
-            )
-        except SubjectHung:
-            raise
-        except SubjectFault:
-            return examples
-        plan = self.session.plan
-        draws = chisquare.min_samples(
-            tv=plan.detect_tv,
-            cells=self._cells(case),
-            level=self._ledger.planned_level * _LOOKS[-1][1],
-            power=plan.power,
-        )
-        affordable = self.session.seconds / (per_row * draws)
-        # The witnesses come first: other checks finish early and leave them their time.
-        # An estimate made on a busy machine may be off by half.
-        longest = 2 * max(self.session.limit, self.session.seconds)
-        self._fraction = min(1.0, longest / (per_row * draws * len(witnesses)))
-        return max(0, min(examples, int(affordable) - len(witnesses)))
+            seed = self.session.seed(case, f"goal {goal}, redraw {redraw}")
+            counts = counts + tabulation.count(self.session.rig, rows, seed)
+            rate = max((int(counts.sum()) - have) / rows, 0.01)
+        return counts
 
 
 def find_smallest(
@@ -259,7 +312,7 @@ def find_smallest(
         print_blob=False,
         report_multiple_bugs=False,
         verbosity=Verbosity.quiet,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.target, Phase.shrink),
         # Judging takes as long as it takes; a busy machine must not fail the search.
         suppress_health_check=(HealthCheck.too_slow,),
     )

@@ -30,9 +30,9 @@ class Session:
     share
         Error rate that this check may spend.
     seconds
-        Its share of the time: what generated inputs may take.
+        Its share of the time: generated inputs are tried until it has passed.
     limit
-        Time that its witnesses may take, before they get fewer draws.
+        Time that its named inputs may take, before they make do with fewer draws.
     shrink
         Whether to look for a smaller input after a violation.
     """
@@ -42,7 +42,7 @@ class Session:
     check_id: str
     share: float
     seconds: float
-    limit: float = 0.0
+    limit: float
     shrink: bool = True
     started: float = field(default_factory=time.monotonic)
 
@@ -60,6 +60,11 @@ class Session:
     def elapsed(self) -> float:
         """Seconds since the check began."""
         return time.monotonic() - self.started
+
+    @property
+    def late(self) -> bool:
+        """Whether the time for named inputs has passed."""
+        return self.elapsed > self.limit
 
     def seed(self, case: Case | None = None, purpose: str = "draws") -> int:
         """Seed of one stream of this check: fixed by salt, check, case and purpose."""
@@ -83,11 +88,13 @@ class Finding:
     df: int | None = None
     p_value: float | None = None
     log10_p: float | None = None
+    e_value: float | None = None
     limit: float | None = None
     samples: int = 0
     examples: int = 0
     examples_planned: int = 0
     tv_estimate: float | None = None
+    tv_upper: float | None = None
     detectable_tv: float | None = None
     counterexample: Counterexample | None = None
     likely_cause: str | None = None

@@ -163,7 +163,9 @@ def _check_probs(name: str, value: Tensor) -> None:
 
 def _check_floating(name: str, value: Tensor) -> None:
     if value.dtype not in (torch.float32, torch.float64):
-        msg = f"{name} has dtype {value.dtype}; allowed are torch.float32, torch.float64"
+        msg = (
+            f"{name} has dtype {value.dtype}; allowed are torch.float32, torch.float64"
+        )
         raise TypeError(msg)
 
 
@@ -177,7 +179,5 @@ def _check_range(name: str, value: Tensor, low: int, high: int) -> None:
     bad = (value < low) | (value > high)
     if bool(bad.any()):
         where = bad.nonzero()[0].tolist()
-        msg = (
-            f"{name}{where} is {int(value[tuple(where)])}; allowed is {low} to {high}"
-        )
+        msg = f"{name}{where} is {int(value[tuple(where)])}; allowed is {low} to {high}"
         raise ValueError(msg)

@@ -262,7 +262,10 @@ def conclude(
     if "contract" in effects:
         return "broken"
     reported = {c.id for c in records}
-    undecided = any(c.status == "inconclusive" for c in records)
+    undecided = any(
+        c.status == "inconclusive" and (strict_efficiency or c.effect != "efficiency")
+        for c in records
+    )
     passed = any(c.status == "pass" and c.effect == "law" for c in records)
     if undecided or not passed or not reported.issuperset(promised):
         return "inconclusive"

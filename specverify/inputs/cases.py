@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from specverify.inputs.models import Row, ToyModel
@@ -62,7 +63,7 @@ class Case:
         """Number of tokens."""
         return self.target.vocab
 
-    @property
+    @cached_property
     def key(self) -> bytes:
         """Canonical bytes: equal for equal inputs, the seed material of their draws."""
         data = {name: value for name, value in self.to_json().items() if name != "name"}
@@ -80,7 +81,9 @@ class Case:
 
     def padded(self, extra: int) -> Case:
         """The same case with `extra` impossible tokens behind the vocabulary."""
-        return self.with_(target=self.target.padded(extra), draft=self.draft.padded(extra))
+        return self.with_(
+            target=self.target.padded(extra), draft=self.draft.padded(extra)
+        )
 
     def describe(self) -> str:
         """Say in a few lines what the input is; long tables are cut."""
@@ -89,7 +92,9 @@ class Case:
             head = f"witness {self.name}: {head}"
         if self.deterministic:
             head += ", deterministic drafts (draft_probs=None)"
-        return "\n".join([head, *_describe("p", self.target), *_describe("q", self.draft)])
+        return "\n".join(
+            [head, *_describe("p", self.target), *_describe("q", self.draft)]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Write as JSON data."""

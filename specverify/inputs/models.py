@@ -75,7 +75,9 @@ class ToyModel:
         return cls(rows, memory)
 
     @classmethod
-    def from_positions(cls, rows: Iterable[Sequence[Fraction | float | str]]) -> ToyModel:
+    def from_positions(
+        cls, rows: Iterable[Sequence[Fraction | float | str]]
+    ) -> ToyModel:
         """Build a model whose law depends on the position only, one row a position.
 
         Behind the last given position the last row holds.
@@ -97,7 +99,9 @@ class ToyModel:
 
     def __call__(self, prefix: Sequence[int]) -> Row:
         """Next-token law behind `prefix`, in Fractions."""
-        return self.rows[self.context_index(np.array([prefix], np.int64).reshape(1, -1))[0]]
+        return self.rows[
+            self.context_index(np.array([prefix], np.int64).reshape(1, -1))[0]
+        ]
 
     def probs(self, prefixes: IntArray) -> FloatArray:
         """Next-token laws behind many prefixes of one length.
@@ -124,7 +128,9 @@ class ToyModel:
             tokens[here] = _inverse_cdf(self.matrix[context], uniforms[here])
         return tokens
 
-    def extend(self, prefixes: IntArray, length: int, rng: np.random.Generator) -> IntArray:
+    def extend(
+        self, prefixes: IntArray, length: int, rng: np.random.Generator
+    ) -> IntArray:
         """Sample every prefix on to `length` tokens: int64 [batch, length]."""
         while prefixes.shape[1] < length:
             token = self.sample(prefixes, rng)
@@ -177,10 +183,11 @@ class ToyModel:
         """Index into `rows` for each prefix: int64 [batch] from int64 [batch, length]."""
         length = min(self.memory, prefixes.shape[1])
         offset = sum(self.groups**shorter for shorter in range(length))
-        index = np.zeros(len(prefixes), np.int64)
+        index: IntArray = np.zeros(len(prefixes), np.int64)
         for token in prefixes[:, prefixes.shape[1] - length :].T:
             index = index * self.groups + token % self.groups
-        return index + offset
+        index += offset
+        return index
 
 
 def _contexts(groups: int, memory: int) -> Iterator[Context]:
@@ -191,4 +198,5 @@ def _contexts(groups: int, memory: int) -> Iterator[Context]:
 def _inverse_cdf(row: FloatArray, uniforms: FloatArray) -> IntArray:
     cdf = row.cumsum()
     tokens = np.searchsorted(cdf, uniforms * cdf[-1], side="right")
-    return np.minimum(tokens, np.flatnonzero(row)[-1]).astype(np.int64)
+    last = int(np.flatnonzero(row)[-1])
+    return np.asarray(np.minimum(tokens, last), dtype=np.int64)

@@ -78,7 +78,9 @@ def distribution_pairs(draw: st.DrawFn, vocab: int) -> Pair:
 
 
 @st.composite
-def model_pairs(draw: st.DrawFn, vocab: int, memory: int = 1) -> tuple[ToyModel, ToyModel]:
+def model_pairs(
+    draw: st.DrawFn, vocab: int, memory: int = 1
+) -> tuple[ToyModel, ToyModel]:
     """Target and draft whose laws depend on the last `memory` tokens.
 
     Rows of one model are pairwise different wherever rotating one can make them so.

@@ -18,7 +18,9 @@ def _rows(*rows: str) -> ToyModel:
     return ToyModel.from_positions([row.split() for row in rows])
 
 
-def _case(name: str, target: ToyModel, draft: ToyModel, *, deterministic: bool = False) -> Case:
+def _case(
+    name: str, target: ToyModel, draft: ToyModel, *, deterministic: bool = False
+) -> Case:
     k = len(draft.rows) if draft.memory == 0 else draft.memory + 1
     return Case(target, draft, k, deterministic=deterministic, name=name)
 
@@ -35,9 +37,7 @@ C1: Final = _case("C1", _rows(".2 .3 .5", ".5 .3 .2"), _rows(".6 .2 .2"))
 #: A residual of equal masses far from p.
 C3: Final = _case("C3", _rows(".1 .45 .45", ".45 .1 .45"), _rows(".8 .15 .05"))
 #: A token that the draft proposes and the target excludes.
-C5: Final = _case(
-    "C5", _rows(".7 .2 .1 0", "0 .1 .2 .7"), _rows(".25 .25 .25 .25")
-)
+C5: Final = _case("C5", _rows(".7 .2 .1 0", "0 .1 .2 .7"), _rows(".25 .25 .25 .25"))
 #: Two drafts, all rows different: mixed up rows show.
 J1: Final = _case(
     "J1",
@@ -76,7 +76,9 @@ M1: Final = Case(
 #: The smallest input on which subtracting q at the drafted token only is wrong.
 S1: Final = _case("S1", _rows(".2 .2 .6", ".6 .2 .2"), _rows(".6 .3 .1"))
 #: A draft given as a token: q is one-hot.
-O1: Final = _case("O1", _rows(".5 .25 .25", ".25 .5 .25"), _rows("1 0 0"), deterministic=True)
+O1: Final = _case(
+    "O1", _rows(".5 .25 .25", ".25 .5 .25"), _rows("1 0 0"), deterministic=True
+)
 
 #: Two deterministic drafts.
 O2: Final = _case(
@@ -107,8 +109,12 @@ B2: Final = _case(
 )
 #: Two tokens, rows that depend on the token before: for long drafts.
 P2: Final = Case(
-    ToyModel.from_table({(): (".6", ".4"), (0,): (".3", ".7"), (1,): (".8", ".2")}, memory=1),
-    ToyModel.from_table({(): (".3", ".7"), (0,): (".5", ".5"), (1,): (".4", ".6")}, memory=1),
+    ToyModel.from_table(
+        {(): (".6", ".4"), (0,): (".3", ".7"), (1,): (".8", ".2")}, memory=1
+    ),
+    ToyModel.from_table(
+        {(): (".3", ".7"), (0,): (".5", ".5"), (1,): (".4", ".6")}, memory=1
+    ),
     k=2,
     name="P2",
 )

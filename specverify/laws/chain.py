@@ -21,7 +21,9 @@ from specverify.laws.distributions import (
 )
 
 
-def emissions(target: Model, draft: Model, k: int) -> Iterator[tuple[Prefix, int, Number]]:
+def emissions(
+    target: Model, draft: Model, k: int
+) -> Iterator[tuple[Prefix, int, Number]]:
     """Enumerate what one step can do.
 
     Parameters
@@ -118,7 +120,9 @@ def autoregressive_law(target: Model, length: int, prefix: Prefix = ()) -> Law[P
     return law
 
 
-def completed_law(emitted: Mapping[Prefix, Number], target: Model, length: int) -> Law[Prefix]:
+def completed_law(
+    emitted: Mapping[Prefix, Number], target: Model, length: int
+) -> Law[Prefix]:
     """Law of `length` tokens: `emitted`, then plain target sampling (L13).
 
     Parameters

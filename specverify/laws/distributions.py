@@ -31,13 +31,16 @@ def excess(p: Distribution, q: Distribution) -> list[Number]:
 
 def total_variation(p: Distribution, q: Distribution) -> Number:
     """Half the sum of ``|p - q|``: the largest difference on any set of tokens."""
-    return sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2
+    return sum(excess(p, q) + excess(q, p)) / 2
 
 
-def law_distance(first: Mapping[Outcome, Number], second: Mapping[Outcome, Number]) -> Number:
+def law_distance(
+    first: Mapping[Outcome, Number], second: Mapping[Outcome, Number]
+) -> Number:
     """Total variation of two laws given as mappings; absent outcomes have mass 0."""
-    outcomes = first.keys() | second.keys()
-    return sum(abs(first.get(x, 0) - second.get(x, 0)) for x in outcomes) / 2
+    outcomes = list(first.keys() | second.keys())
+    p, q = ([law.get(x, 0) for x in outcomes] for law in (first, second))
+    return total_variation(p, q)
 
 
 def acceptance(p: Distribution, q: Distribution) -> Number:

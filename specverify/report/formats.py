@@ -77,6 +77,18 @@ def p_value(p: float | None, log10_p: float | None = None) -> str:
     return f"{_trim(mantissa)}e{exponent}" if exponent else _trim(mantissa)
 
 
+def e_value(log10: float | None) -> str:
+    """Write an e-value given by its base-10 logarithm: ``1e+13.4``."""
+    if log10 is None:
+        return MISSING
+    return number(10**log10) if abs(log10) < 3 else f"1e{log10:+.1f}"
+
+
+def e_needed(limit: float | None) -> str:
+    """Write the e-value at which a decision of error rate `limit` rejects."""
+    return MISSING if not limit else f"1e{-math.log10(limit):+.1f}"
+
+
 def duration(seconds: float) -> str:
     """Write a time span in the units a person would use."""
     if seconds < 10:

@@ -177,16 +177,17 @@ def _panel(table: Table, svg: Markup, how: str, rows: int) -> Panel:
 
 def _facts(check: CheckRecord) -> Iterator[tuple[str, str]]:
     yield "Evidence", check.grade
+    if check.e_value is not None:
+        yield "e-value", formats.e_value(check.e_value)
+        yield "e-value needed", formats.e_needed(check.limit)
+    if check.limit is not None:
+        yield "Error rate of this decision", formats.number(check.limit, 2)
     if check.statistic is not None:
-        yield "Statistic", formats.number(check.statistic, 4)
+        yield "Chi-square", formats.number(check.statistic, 4)
     if check.df is not None:
         yield "Degrees of freedom", formats.count(check.df)
     if check.p_value is not None or check.log10_p is not None:
         yield "p-value", formats.p_value(check.p_value, check.log10_p)
-    if check.limit is not None:
-        yield "Limit", formats.number(check.limit, 2)
-    if check.e_value is not None:
-        yield "log10 e-value", formats.number(check.e_value)
     if check.samples:
         yield "Draws", formats.count(check.samples)
     yield "Inputs tried", _examples(check)

@@ -11,6 +11,7 @@ from specverify.report.wording import (
     headline,
     inefficiencies,
     totals,
+    verdict_notes,
     verdict_sentence,
     violations,
 )
@@ -19,11 +20,12 @@ _INDENT = "  "
 
 
 def verdict_text(evidence: Evidence) -> str:
-    """The verdict with both errors, in three lines."""
+    """The verdict with both errors, what limits it, and the counts."""
     return "\n".join(
         [
             f"{evidence.subject.name}: {headline(evidence)}",
             f"{_INDENT}{verdict_sentence(evidence)}",
+            *(f"{_INDENT}{note}" for note in verdict_notes(evidence)),
             f"{_INDENT}{totals(evidence)}",
         ]
     )

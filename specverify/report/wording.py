@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from specverify.evidence.records import CheckRecord, Evidence, Status, Verdict
-from specverify.report.formats import duration, number, p_value, plural
+from specverify.report.formats import (
+    duration,
+    e_needed,
+    e_value,
+    number,
+    p_value,
+    plural,
+)
 
 #: Symbol and word of each verdict; colour never stands alone.
 VERDICTS: Final[dict[Verdict, tuple[str, str]]] = {
@@ -114,19 +121,23 @@ def verdict_notes(evidence: Evidence) -> tuple[str, ...]:
 def decision(check: CheckRecord) -> str:
     """The numbers that decided a check, on one line."""
     parts = []
+    if check.e_value is not None:
+        parts.append(
+            f"e-value {e_value(check.e_value)}, {e_needed(check.limit)} needed"
+        )
     if check.statistic is not None:
         df = "" if check.df is None else f" on {check.df} df"
-        parts.append(f"statistic {number(check.statistic, 4)}{df}")
+        beside = "; beside it " if parts else ""
+        parts.append(f"{beside}chi-square {number(check.statistic, 4)}{df}")
     if check.p_value is not None or check.log10_p is not None:
-        limit = "" if check.limit is None else f" (limit {number(check.limit, 2)})"
+        decided = check.e_value is None and check.limit is not None
+        limit = f" (limit {number(check.limit, 2)})" if decided else ""
         parts.append(f"p = {p_value(check.p_value, check.log10_p)}{limit}")
-    if check.e_value is not None:
-        parts.append(f"log10 e = {number(check.e_value)}")
     if check.grade == "exact" and check.tv_estimate is not None:
         parts.append(f"exact total variation {number(check.tv_estimate)}")
     if not parts and check.grade == "structural":
         parts.append("an event that the law excludes: one sight is a proof")
-    return ", ".join(parts) or "no statistic"
+    return ", ".join(parts).replace(", ; ", "; ") or "no statistic"
 
 
 def totals(evidence: Evidence) -> str:
@@ -148,9 +159,7 @@ def _claim(evidence: Evidence) -> tuple[str, str]:
     failed = plural(len(violations(evidence)), "check")
     if evidence.verdict == "lossless":
         return (
-            _EXERCISE_RIGHT
-            if exercise
-            else "No deviation from the target's law was found",
+            _EXERCISE_RIGHT if exercise else _none_found(evidence),
             "smaller biases and inputs that were not tested are not excluded",
         )
     if evidence.verdict == "lossy":
@@ -165,6 +174,12 @@ def _claim(evidence: Evidence) -> tuple[str, str]:
         f"The run could not do what it promised ({_shortfall(evidence)})",
         "neither that the subject is lossless nor that it is lossy is claimed",
     )
+
+
+def _none_found(evidence: Evidence) -> str:
+    if evidence.with_status("expected_failure"):
+        return "No deviation was found beyond the declared failures"
+    return "No deviation from the target's law was found"
 
 
 def _lossy(evidence: Evidence) -> str:
@@ -188,8 +203,8 @@ def _shortfall(evidence: Evidence) -> str:
         parts.append(f"{plural(tally.missing, 'check')} missing")
     if tally.undecided:
         parts.append(f"{plural(tally.undecided, 'check')} undecided")
-    if not evidence.with_status("pass"):
-        parts.append("no check passed")
+    if not any(check.effect == "law" for check in evidence.with_status("pass")):
+        parts.append("no law was tested and held")
     return ", ".join(parts)
 
 

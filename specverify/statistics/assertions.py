@@ -84,7 +84,9 @@ def assert_follows_law(
     n = seen.sum()
     with np.errstate(divide="ignore", invalid="ignore"):
         score = np.abs(seen - n * law) / np.sqrt(n * law)
-    worst = int(np.argmax(np.where((law == 0) & (seen > 0), np.inf, np.nan_to_num(score))))
+    worst = int(
+        np.argmax(np.where((law == 0) & (seen > 0), np.inf, np.nan_to_num(score)))
+    )
     strength = (
         f"cell {evidence.impossible[0]} has probability 0 and was seen"
         if evidence.impossible

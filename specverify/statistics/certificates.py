@@ -64,8 +64,12 @@ def tv_upper_exact(
     n, error = seen.sum(), (1 - confidence) / len(law) / 2
     if n == 0:
         return 1.0
-    high = np.where(seen < n, stats.beta.isf(error, seen + 1, np.maximum(n - seen, 1e-9)), 1)
-    low = np.where(seen > 0, stats.beta.ppf(error, np.maximum(seen, 1e-9), n - seen + 1), 0)
+    high = np.where(
+        seen < n, stats.beta.isf(error, seen + 1, np.maximum(n - seen, 1e-9)), 1
+    )
+    low = np.where(
+        seen > 0, stats.beta.ppf(error, np.maximum(seen, 1e-9), n - seen + 1), 0
+    )
     above = np.maximum(high - law, 0).sum()
     below = np.maximum(law - low, 0).sum()
     return float(min(1.0, above, below))

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special, stats
 
+from specverify.statistics.partitions import totals
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
@@ -136,8 +138,8 @@ def goodness_of_fit(
     if not expected.size or expected.sum() == 0:
         return _result(np.zeros(1), np.zeros(1), n, impossible, tv)
     groups = pool(expected, min_expected(level))
-    observed = np.bincount(groups, weights=seen[possible])
-    result = _result(observed, np.bincount(groups, weights=expected), n, impossible, tv)
+    observed = totals(groups, seen[possible])
+    result = _result(observed, totals(groups, expected), n, impossible, tv)
     whole = len(observed) == len(expected)
     return _with_df(result, result.df - fitted) if fitted and whole else result
 
@@ -168,7 +170,7 @@ def two_sample(first: ArrayLike, second: ArrayLike, *, level: float) -> ChiSquar
     a, b = a[seen], b[seen]
     share = min(a.sum(), b.sum()) / (a.sum() + b.sum())
     groups = pool((a + b) * share, min_expected(level))
-    table = np.stack([np.bincount(groups, weights=a), np.bincount(groups, weights=b)])
+    table = np.stack([totals(groups, a), totals(groups, b)])
     margins = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
     tv = float(np.abs(a / a.sum() - b / b.sum()).sum() / 2)
     result = _result(table.ravel(), margins.ravel(), int(table.sum()), (), tv)
@@ -214,7 +216,9 @@ def log_tail(statistic: float, df: int) -> float:
     if math.isfinite(exact):
         return exact
     a, x = df / 2, statistic / 2
-    return float((a - 1) * math.log(x) - x - special.gammaln(a) - math.log1p(-(a - 1) / x))
+    return float(
+        (a - 1) * math.log(x) - x - special.gammaln(a) - math.log1p(-(a - 1) / x)
+    )
 
 
 def _noncentrality(df: int, level: float, power: float) -> float:

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from specverify.statistics.evalues import EValue, Portfolio, checked_law
 from specverify.statistics.impossible import samples_to_see
 from specverify.statistics.planning import acceptance_limit, plan_samples
+from specverify.statistics.tolerance import TolerantPortfolio
 
 FloatArray = NDArray[np.float64]
 Outcome = Literal["reject", "accept", "continue"]
@@ -67,6 +68,10 @@ class SequentialTest:
         Both error rates and the total variation that must be seen.
     draft, alternatives
         See `Portfolio`.
+    tolerance
+        Total variation that is granted to rounding; the sampler is rejected only where
+        it exceeds that. There is then no guarantee that every direction of a bias of
+        `tv` is seen by `n_max`, so such a test can end undecided ("continue").
     """
 
     def __init__(
@@ -78,11 +83,17 @@ class SequentialTest:
         tv: float,
         draft: ArrayLike | None = None,
         alternatives: Mapping[str, ArrayLike] | None = None,
+        tolerance: float = 0.0,
     ) -> None:
         self.law = checked_law("probs", probs)
         self.level, self.power, self.tv = level, power, tv
-        self.portfolio = Portfolio(
-            self.law, draft=draft, alternatives=alternatives, smallest_tv=tv
+        self.tolerance = tolerance
+        self.portfolio: Portfolio | TolerantPortfolio = (
+            TolerantPortfolio(self.law, tolerance=tolerance, draft=draft)
+            if tolerance
+            else Portfolio(
+                self.law, draft=draft, alternatives=alternatives, smallest_tv=tv
+            )
         )
         self._df = int(np.count_nonzero(self.law)) - 1
         if self._df:
@@ -90,6 +101,11 @@ class SequentialTest:
             self.n_max = plan.n_max
         else:  # one outcome is possible: any other is a proof
             self.n_max = samples_to_see(tv, power=power)
+
+    @property
+    def cells(self) -> int:
+        """Number of possible outcomes."""
+        return self._df + 1
 
     def looks(self) -> list[int]:
         """Sample sizes at which to look, growing geometrically up to `n_max`."""
@@ -106,7 +122,8 @@ class SequentialTest:
         n = int(seen.sum())
         if evidence.log_e >= math.log(1 / self.level):
             return Decision("reject", evidence, n)
-        accepted = n >= self.n_max or (self._df > 0 and n > 0 and self._excluded(seen, n))
+        excluded = self._df > 0 and n > 0 and self._excluded(seen, n)
+        accepted = excluded or (n >= self.n_max and not self.tolerance)
         return Decision("accept" if accepted else "continue", evidence, n)
 
     def _excluded(self, seen: FloatArray, n: int) -> bool:

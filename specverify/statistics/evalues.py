@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, logsumexp, xlogy
 
-from specverify.statistics.partitions import id_tiles, rank_bins, ratio_bins
+from specverify.statistics.partitions import id_tiles, rank_bins, ratio_bins, totals
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -119,7 +119,9 @@ class Portfolio:
             self._parts["cells"] = lambda counts: log_cells(counts, p)
             self._add_bins("rank", p, rank_bins(p))
             self._add_bins("blocks", p, id_tiles(law)[self._possible])
-        others = {name: self._other(name, r, law) for name, r in (alternatives or {}).items()}
+        others = {
+            name: self._other(name, r, law) for name, r in (alternatives or {}).items()
+        }
         if draft is not None:
             q = self._other("draft", draft, law)
             others["draft"] = q
@@ -136,9 +138,7 @@ class Portfolio:
         """E-value of whole-number counts over the cells, [cells]."""
         seen = np.asarray(counts, dtype=np.float64)
         if seen.shape != self._possible.shape:
-            msg = (
-                f"counts has shape {seen.shape}; the law has {len(self._possible)} cells"
-            )
+            msg = f"counts has shape {seen.shape}; the law has {len(self._possible)} cells"
             raise ValueError(msg)
         if (seen < 0).any() or (seen != np.floor(seen)).any():
             msg = f"counts holds {seen.min():g}; allowed are whole numbers from 0"
@@ -159,11 +159,11 @@ class Portfolio:
     def _spread(
         self, p: FloatArray, bins: IntArray | None
     ) -> Callable[[FloatArray], float]:
-        binned = p if bins is None else np.bincount(bins, weights=p)
+        binned = p if bins is None else totals(bins, p)
         grid = concentrations(len(binned) - 1, self._tv)
 
         def part(counts: FloatArray) -> float:
-            seen = counts if bins is None else np.bincount(bins, weights=counts)
+            seen = counts if bins is None else totals(bins, counts)
             return log_dirichlet(seen, binned, grid)
 
         return part
@@ -184,7 +184,9 @@ def concentrations(df: int, smallest_tv: float) -> FloatArray:
     carries half of the weight; see `log_dirichlet`.
     """
     steps = max(1, int(np.ceil(np.log2(_LARGEST_TV / smallest_tv))) + 1)
-    sizes = np.minimum(smallest_tv * 2.0 ** np.arange(steps), max(_LARGEST_TV, smallest_tv))
+    sizes = np.minimum(
+        smallest_tv * 2.0 ** np.arange(steps), max(_LARGEST_TV, smallest_tv)
+    )
     grid: FloatArray = df / (4 * np.unique(sizes) ** 2)
     return grid
 
@@ -254,4 +256,5 @@ def checked_law(name: str, probs: ArrayLike) -> FloatArray:
             "non-negative entries that sum to 1 within 1e-6"
         )
         raise ValueError(msg)
-    return law / total
+    normal: FloatArray = law / total
+    return normal

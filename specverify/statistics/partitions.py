@@ -15,6 +15,11 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
+def totals(cells: IntArray, weights: FloatArray) -> FloatArray:
+    """Sum the weights in each cell: float64, one entry a cell."""
+    return np.bincount(cells, weights=weights).astype(np.float64)
+
+
 def ratio_bins(p: FloatArray, q: FloatArray, bins: int = 16) -> IntArray:
     """Cells of about equal p-mass along q/p: every accept or residual bug moves these.
 

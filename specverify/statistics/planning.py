@@ -70,7 +70,9 @@ def plan_samples(*, cells: int, level: float, power: float, tv: float) -> Sample
     _check(cells, level, power, tv)
     df = cells - 1
     n_max = _first(lambda n: detection(n, df, level, tv) >= _kept(power))
-    mean_wrong = _first(lambda n: df + 4 * n * tv**2 >= rejection_limit(n, df, level, tv))
+    mean_wrong = _first(
+        lambda n: df + 4 * n * tv**2 >= rejection_limit(n, df, level, tv)
+    )
     mean_right = _first(lambda n: acceptance_limit(n, df, power, tv) >= df)
     return SamplePlan(n_max, min(mean_right, n_max), min(mean_wrong, n_max))
 

@@ -59,11 +59,16 @@ def log_two_sample(
     seen = np.zeros((2, cells))
     total = 0.0
     for start in range(0, pairs, block):
-        x, y = a[start : min(start + block, pairs)], b[start : min(start + block, pairs)]
+        x, y = (
+            a[start : min(start + block, pairs)],
+            b[start : min(start + block, pairs)],
+        )
         r, s = _predicted(seen)
         middle = (r + s) / 2
         total += float(np.log(r[x] / middle[x]).sum() + np.log(s[y] / middle[y]).sum())
-        seen += np.stack([np.bincount(x, minlength=cells), np.bincount(y, minlength=cells)])
+        seen += np.stack(
+            [np.bincount(x, minlength=cells), np.bincount(y, minlength=cells)]
+        )
     return total
 
 
@@ -84,7 +89,8 @@ def _predicted(seen: NDArray[np.float64]) -> NDArray[np.float64]:
     n = seen.sum(axis=1, keepdims=True)
     pooled = (seen.sum(axis=0) + 0.5) / (seen.sum() + 0.5 * seen.shape[1])
     weight = _shrinkage(seen, pooled)
-    return (seen + weight * pooled) / (n + weight)
+    laws: NDArray[np.float64] = (seen + weight * pooled) / (n + weight)
+    return laws
 
 
 def _shrinkage(seen: NDArray[np.float64], pooled: NDArray[np.float64]) -> float:
@@ -96,12 +102,14 @@ def _shrinkage(seen: NDArray[np.float64], pooled: NDArray[np.float64]) -> float:
     share = seen.sum(axis=1, keepdims=True)
     statistic = float(((seen - share * pooled) ** 2 / (share * pooled)).sum())
     signal = max(statistic - df, 0.25 * math.sqrt(2 * df) + 1e-9)
-    return max(1.0, n * df / signal)
+    return float(max(1.0, n * df / signal))
 
 
 def _checked(name: str, outcomes: ArrayLike, cells: int) -> IntArray:
     values = np.asarray(outcomes, dtype=np.int64)
-    if values.ndim != 1 or (len(values) and not 0 <= values.min() <= values.max() < cells):
+    if values.ndim != 1 or (
+        len(values) and not 0 <= values.min() <= values.max() < cells
+    ):
         msg = (
             f"{name} has shape {values.shape} and values up to "
             f"{values.max() if values.size else 'none'}; allowed are outcomes [requests] "

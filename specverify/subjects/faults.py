@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 _OUTPUT_LIMIT = 400
+_HERE = Path(__file__).parent
 
 
 class SubjectFault(Exception):  # noqa: N818 - the subject's fault, reported as a finding
@@ -77,7 +78,9 @@ def guarded(call: Callable[[], Any], seconds: float) -> Any:
 
 
 def _describe(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
+    ours = {str(_HERE / name) for name in ("faults.py", "rig.py", "scripted.py")}
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if frame.filename not in ours]
     text = f"it raised {type(error).__name__}: {error}".splitlines()[0]
     if not frames:
         return text
@@ -97,7 +100,7 @@ def _timed(call: Callable[[], Any], seconds: float) -> Any:
 def _alarm(seconds: float) -> Iterator[None]:
     """Interrupt the block with a signal; the host's own handler and timer survive."""
 
-    def ring(signum: int, frame: FrameType | None) -> None:
+    def ring(_signum: int, _frame: FrameType | None) -> None:
         raise _Timeout
 
     handler = signal.signal(signal.SIGALRM, ring)

@@ -7,13 +7,12 @@ one meaning, and a check that needs one the subject lacks is skipped with that r
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, get_args
 
-from specverify.errors import UsageError
+from specverify.errors import UsageError, nearest
 
 Kind = Literal["chain", "exercise"]
 Rng = Literal["generator", "torch", "seed", "uniforms", "internal"]
@@ -117,7 +116,7 @@ _ALLOWED: Final = {
 
 
 def subject(
-    fn: Callable[..., Any],
+    fn: Any,
     *,
     name: str | None = None,
     kind: Kind = "chain",
@@ -158,7 +157,7 @@ def subject(
             capabilities[name_] = tuple(capabilities[name_])
     return Subject(
         fn=fn,
-        name=name or getattr(fn, "__name__", type(fn).__name__),
+        name=name or str(getattr(fn, "__name__", type(fn).__name__)),
         kind=kind,
         source=source if source is not None else _source_of(fn),
         version=version,
@@ -170,8 +169,7 @@ def _check_capabilities(given: dict[str, Any]) -> None:
     known = [f.name for f in fields(Capabilities)]
     for name, value in given.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = nearest(name, known)
             msg = f"capability {name!r} is unknown{hint} Known are {', '.join(known)}"
             raise UsageError(msg)
         if name in _ALLOWED and value not in _ALLOWED[name]:
@@ -185,9 +183,10 @@ def _rng_of(fn: Callable[..., Any]) -> Rng:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):
         return "torch"
-    for rng in ("generator", "seed", "uniforms"):
+    candidates: tuple[Rng, ...] = ("generator", "seed", "uniforms")
+    for rng in candidates:
         if rng in parameters:
-            return rng  # type: ignore[return-value]  # each is an Rng
+            return rng
     return "torch"
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from specverify.errors import UsageError
+from specverify.errors import UsageError, nearest
 from specverify.subjects.protocol import Kind, Subject, subject
 
 #: Built-in subjects and the functions that load them; engines are imported by these.
@@ -25,7 +25,9 @@ BUILTIN: Final = {
 }
 
 
-def resolve(target: str | Subject | Callable[..., Any], *, kind: Kind | None = None) -> Subject:
+def resolve(
+    target: str | Subject | Callable[..., Any], *, kind: Kind | None = None
+) -> Subject:
     """Turn a target into a subject.
 
     Parameters
@@ -44,16 +46,14 @@ def resolve(target: str | Subject | Callable[..., Any], *, kind: Kind | None = N
     if isinstance(target, Subject):
         return target
     if not isinstance(target, str):
-        return subject(target, kind=kind or "chain")
+        return replace(subject(target, kind=kind or "chain"), target=_address(target))
     if target in BUILTIN:
         loaded: Subject = _attribute(BUILTIN[target])()
         return replace(loaded, name=target, target=target)
     if ":" not in target:
-        near = difflib.get_close_matches(target, BUILTIN, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
         msg = (
-            f"target is {target!r}{hint} Allowed are {', '.join(BUILTIN)}, "
-            "package.module:name and path/to/file.py:name"
+            f"target is {target!r}{nearest(target, BUILTIN)} Allowed are "
+            f"{', '.join(BUILTIN)}, package.module:name and path/to/file.py:name"
         )
         raise UsageError(msg)
     found = _attribute(target)
@@ -65,14 +65,34 @@ def resolve(target: str | Subject | Callable[..., Any], *, kind: Kind | None = N
     return replace(subject(found, kind=kind or "chain"), target=target)
 
 
+def _address(fn: Callable[..., Any]) -> str:
+    """Where ``specverify run`` would find a function; empty if it would not."""
+    name, module = getattr(fn, "__qualname__", ""), getattr(fn, "__module__", "")
+    loaded = sys.modules.get(module or "")
+    if loaded is None or getattr(loaded, name, None) is not fn:
+        return ""
+    if module == "__main__":
+        file = getattr(loaded, "__file__", None)
+        return f"{file}:{name}" if file else ""
+    return f"{module}:{name}"
+
+
 def _attribute(target: str) -> Any:
     place, _, name = target.rpartition(":")
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    try:
+        # What a module prints while it is imported is not what specverify says.
+        with contextlib.redirect_stdout(sys.stderr):
+            module = (
+                _load_file(Path(place))
+                if place.endswith(".py")
+                else _load_module(place)
+            )
+    except UsageError as error:
+        hint = nearest(target, BUILTIN)
+        raise UsageError(f"{error}{hint}" if hint != "." else str(error)) from error
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
-        near = difflib.get_close_matches(name, public, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        msg = f"{place} has no attribute {name!r}{hint}"
+        msg = f"{place} has no attribute {name!r}{nearest(name, public)}"
         raise UsageError(msg)
     return getattr(module, name)
 
@@ -82,7 +102,7 @@ def _load_module(name: str) -> ModuleType:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         msg = f"cannot import {name}: {type(error).__name__}: {error}"
         raise UsageError(msg) from error
 
@@ -107,7 +127,7 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         msg = f"cannot import {path}: {type(error).__name__}: {error}"
         raise UsageError(msg) from error

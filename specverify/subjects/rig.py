@@ -8,10 +8,8 @@ reading of its answer that all checks share.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +25,7 @@ from specverify.subjects.streams import RandomStream
 #: Largest number of probabilities in one call, and of rows: bounds the memory.
 _MAX_ELEMENTS: Final = 2_000_000
 _MAX_ROWS: Final = 4096
+_MOST_TABLES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +104,14 @@ class Rig:
         Time limit of a single call.
     """
 
-    def __init__(self, subject: Subject, *, device: str = "cpu", call_seconds: float = 60):
+    def __init__(
+        self, subject: Subject, *, device: str = "cpu", call_seconds: float = 60
+    ) -> None:
         self.subject = subject
         self.device = torch.device(device)
         self.call_seconds = call_seconds
         self._hung = ""
+        self._tables: dict[tuple[int, str], tuple[ToyModel, Tensor]] = {}
 
     def single_rows(self) -> Rig:
         """The same subject, called with one row at a time."""
@@ -138,7 +140,9 @@ class Rig:
         p = self._rows(case.target, case, path, range(start, start + case.k + 1))
         if case.deterministic:
             return Inputs(ids, None, p)
-        return Inputs(ids, self._rows(case.draft, case, path, range(start, start + case.k)), p)
+        return Inputs(
+            ids, self._rows(case.draft, case, path, range(start, start + case.k)), p
+        )
 
     def refuse_if_hung(self) -> None:
         """Raise `SubjectHung` if an earlier call never came back."""
@@ -177,49 +181,53 @@ class Rig:
         for start in range(0, total, size):
             yield min(size, total - start)
 
-    def seconds_per_row(self, draw: Callable[[int], Any]) -> float:
-        """Measure one row of ``draw(rows)``, in batches that grow until timing is safe."""
-        draw(1)  # the first call pays for imports and compilation
-        rows, seconds = 8, 0.0
-        while True:
-            start = time.perf_counter()
-            draw(rows)
-            seconds = time.perf_counter() - start
-            if seconds > 0.02 or rows >= _MAX_ROWS:
-                return seconds / rows
-            rows *= 4
-
-    def _call(self, inputs: Inputs, stream: RandomStream) -> tuple[Tensor, Tensor | None]:
+    def _call(
+        self, inputs: Inputs, stream: RandomStream
+    ) -> tuple[Tensor, Tensor | None]:
         batch, k = inputs.draft_token_ids.shape
         kwargs = stream.arguments(batch, k)
         raw = guarded(
             lambda: self.subject.fn(
-                inputs.draft_token_ids, inputs.draft_probs, inputs.target_probs, **kwargs
+                inputs.draft_token_ids,
+                inputs.draft_probs,
+                inputs.target_probs,
+                **kwargs,
             ),
             self.call_seconds,
         )
         return _shaped(raw, inputs, bonus=self.subject.capabilities.bonus)
 
-    def _rows(self, model: ToyModel, case: Case, path: IntArray, lengths: range) -> Tensor:
-        """Next-token rows behind the first tokens of every path: [batch, lengths, vocab]."""
+    def _rows(
+        self, model: ToyModel, case: Case, path: IntArray, lengths: range
+    ) -> Tensor:
+        """Next-token rows behind the heads of every path: [batch, lengths, vocab]."""
         batch, vocab = len(path), model.vocab
         index = np.empty((batch, len(lengths)), np.int64)
         for column, length in enumerate(lengths):
             index[:, column] = model.context_index(path[:, :length])
         flat = torch.from_numpy(index.ravel()).to(self.device)
-        table = _table(model, getattr(torch, case.dtype), self.device)
+        table = self._table(model, case.dtype)
         return table.index_select(0, flat).view(batch, len(lengths), vocab)
+
+    def _table(self, model: ToyModel, dtype: str) -> Tensor:
+        """Rows of a model as a tensor, kept while the model is in use.
+
+        Looked up by identity: hashing thousands of fractions takes milliseconds. The
+        model is kept with the tensor, so that its identity is not used again.
+        """
+        key = (id(model), dtype)
+        if key not in self._tables:
+            if len(self._tables) >= _MOST_TABLES:
+                self._tables.clear()
+            rows = torch.tensor(model.matrix, dtype=getattr(torch, dtype))
+            self._tables[key] = (model, rows.to(self.device))
+        return self._tables[key][1]
 
 
 def _interleave(even: Tensor, odd: Tensor) -> Tensor:
     rows = even.new_empty((len(even) + len(odd), *even.shape[1:]))
     rows[::2], rows[1::2] = even, odd
     return rows
-
-
-@lru_cache(maxsize=256)
-def _table(model: ToyModel, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(model.matrix, dtype=dtype, device=device)
 
 
 def _shaped(raw: Any, inputs: Inputs, *, bonus: bool) -> tuple[Tensor, Tensor | None]:
@@ -229,20 +237,27 @@ def _shaped(raw: Any, inputs: Inputs, *, bonus: bool) -> tuple[Tensor, Tensor | 
         ids, count = ids
     batch, k = inputs.draft_token_ids.shape
     if not isinstance(ids, Tensor):
-        msg = f"it returned a {type(ids).__name__}; a tensor int64 [batch, k + 1] is due"
+        msg = (
+            f"it returned a {type(ids).__name__}; a tensor int64 [batch, k + 1] is due"
+        )
         raise SubjectFault(msg)
     if not bonus and tuple(ids.shape) == (batch, k):
         ids = torch.cat([ids, torch.full_like(ids[:, :1], -1)], dim=1)
     if tuple(ids.shape) != (batch, k + 1):
-        msg = f"it returned shape {list(ids.shape)}; due is [batch, k + 1] = {[batch, k + 1]}"
+        due = [batch, k + 1]
+        msg = f"it returned shape {list(ids.shape)}; due is [batch, k + 1] = {due}"
         raise SubjectFault(msg)
     if ids.dtype != torch.int64:
         msg = f"it returned dtype {ids.dtype}; due is torch.int64"
         raise SubjectFault(msg)
     if ids.device.type != inputs.target_probs.device.type:
-        msg = f"it returned a tensor on {ids.device}; due is {inputs.target_probs.device}"
+        msg = (
+            f"it returned a tensor on {ids.device}; due is {inputs.target_probs.device}"
+        )
         raise SubjectFault(msg)
-    if count is not None and (not isinstance(count, Tensor) or tuple(count.shape) != (batch,)):
+    if count is not None and (
+        not isinstance(count, Tensor) or tuple(count.shape) != (batch,)
+    ):
         msg = "the second value it returned is not a tensor num_emitted [batch]"
         raise SubjectFault(msg)
     return ids, count
@@ -252,7 +267,7 @@ def _read(
     ids: IntArray, emitted: IntArray | None, inputs: Inputs, *, bonus: bool
 ) -> Emission:
     """Check the values of an answer and bring it into one form."""
-    batch, slots = ids.shape
+    slots = ids.shape[1]
     vocab = inputs.target_probs.shape[-1]
     if emitted is None:
         emitted = (ids != -1).cumprod(axis=1).sum(axis=1)

@@ -42,7 +42,9 @@ class _Script:
     drawn: int = field(default=0, init=False)
 
     def __call__(self, *size: Any, **options: Any) -> Tensor:
-        shape = torch.Size(size[0] if size and isinstance(size[0], (tuple, list)) else size)
+        shape = torch.Size(
+            size[0] if size and isinstance(size[0], (tuple, list)) else size
+        )
         values = [self._next() for _ in range(shape.numel())]
         dtype = options.get("dtype") or torch.float32
         return torch.tensor(values, dtype=dtype).reshape(shape)
@@ -94,12 +96,15 @@ class Exercise:
         before = draft_probs.clone(), target_probs.clone()
         drafts = torch.tensor(list(tokens), dtype=torch.int64)
         raw = guarded(
-            lambda: self.subject.fn(draft_probs, target_probs, drafts), self.call_seconds
+            lambda: self.subject.fn(draft_probs, target_probs, drafts),
+            self.call_seconds,
         )
-        if not torch.equal(draft_probs, before[0]) or not torch.equal(target_probs, before[1]):
+        if not torch.equal(draft_probs, before[0]) or not torch.equal(
+            target_probs, before[1]
+        ):
             msg = "it changed its input probabilities in place"
             raise SubjectFault(msg)
-        return _prefix(raw, list(tokens))
+        return _as_ids(raw)
 
     def hides_randomness(self, runs: int = 64) -> bool:
         """Whether answers vary although `torch.rand` is scripted.
@@ -141,7 +146,7 @@ def pair_rows(pairs: Sequence[tuple[float, float]]) -> tuple[Tensor, Tensor]:
     return torch.tensor(q, dtype=torch.float64), torch.tensor(p, dtype=torch.float64)
 
 
-def _prefix(raw: Any, tokens: list[int]) -> list[int]:
+def _as_ids(raw: Any) -> list[int]:
     if isinstance(raw, Tensor):
         raw = raw.tolist()
     if not isinstance(raw, (list, tuple)):
