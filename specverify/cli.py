@@ -19,9 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import specverify
 from specverify.config import load_settings
 from specverify.errors import EvidenceError, SpecverifyError, UsageError
+from specverify.options import PLAN, parser
 
 if TYPE_CHECKING:
     from specverify.evidence.records import Evidence
@@ -29,25 +29,13 @@ if TYPE_CHECKING:
 EXIT_CODES: Final = {"lossless": 0, "lossy": 1, "broken": 1, "inconclusive": 4}
 _USAGE, _INTERNAL, _INTERRUPTED = 2, 3, 130
 
-#: Options of ``run`` that are fields of the plan.
-_PLAN_OPTIONS: Final = (
-    "seed",
-    "device",
-    "examples",
-    "error_rate",
-    "detect_tv",
-    "power",
-    "max_seconds",
-    "call_seconds",
-    "strict_efficiency",
-)
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
+    commands = {"run": _run, "list": _list, "report": _report, "power": _power}
     try:
-        code: int = options.command(options)
+        code = commands[options.command](options)
     except (UsageError, EvidenceError) as error:
         print(f"specverify: error: {error}", file=sys.stderr)
         return _USAGE
@@ -79,135 +67,6 @@ def _report_internal(error: Exception) -> None:
         traceback.print_exception(error)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="specverify",
-        description="Prove, at stated error rates, that speculative decoding is lossless.",
-        epilog="Exit codes: 0 lossless, 1 violation, 2 usage, 3 internal error, "
-        "4 inconclusive.",
-    )
-    parser.add_argument("--version", action="version", version=specverify.__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_run(commands)
-    _add_list(commands)
-    _add_report(commands)
-    _add_power(commands)
-    return parser
-
-
-def _add_run(commands: Any) -> None:
-    run = commands.add_parser(
-        "run",
-        help="put an implementation to the test",
-        description="Run the checks on TARGET and conclude.",
-    )
-    run.set_defaults(command=_run)
-    run.add_argument(
-        "target",
-        nargs="?",
-        metavar="TARGET",
-        help="pkg.module:verify, path/to/file.py:verify, or a built-in name "
-        "(specverify list --subjects); default from [tool.specverify]",
-    )
-    run.add_argument(
-        "--kind", choices=("chain", "exercise"), help="contract of a function"
-    )
-    run.add_argument("--profile", metavar="P", help="quick, ci (default) or nightly")
-    run.add_argument(
-        "--checks", metavar="GLOB", help="only the checks whose id matches"
-    )
-    run.add_argument(
-        "--seed", type=int, metavar="N", help="salt of every draw (default 0)"
-    )
-    run.add_argument("--device", metavar="D", help="cpu (default), cuda, cuda:1")
-    run.add_argument(
-        "--error-rate",
-        type=float,
-        metavar="A",
-        help="false-alarm rate of the whole run",
-    )
-    run.add_argument(
-        "--detect-tv", type=float, metavar="E", help="total variation that must be seen"
-    )
-    run.add_argument(
-        "--power", type=float, metavar="P", help="probability of seeing it"
-    )
-    run.add_argument(
-        "--examples", type=int, metavar="N", help="generated inputs a check"
-    )
-    run.add_argument("--max-seconds", type=float, metavar="S", help="time for the run")
-    run.add_argument(
-        "--call-seconds", type=float, metavar="S", help="time for one call"
-    )
-    run.add_argument(
-        "--strict-efficiency",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="fail when less is accepted than the declared rule could",
-    )
-    run.add_argument("--html", metavar="F", help="write the report")
-    run.add_argument("--json", metavar="F", help="write the evidence")
-    run.add_argument("--md", metavar="F", help="write a summary in Markdown")
-    _add_format(run)
-
-
-def _add_list(commands: Any) -> None:
-    listing = commands.add_parser(
-        "list",
-        help="print the checks with their claims",
-        description="Print the checks.",
-    )
-    listing.set_defaults(command=_list)
-    listing.add_argument(
-        "--subjects", action="store_true", help="built-in subject names"
-    )
-    listing.add_argument(
-        "--kind", choices=("chain", "exercise"), help="only one contract"
-    )
-    _add_format(listing)
-
-
-def _add_report(commands: Any) -> None:
-    report = commands.add_parser(
-        "report",
-        help="show evidence files again",
-        description="Show evidence files; exit as the run did (the worst of several).",
-    )
-    report.set_defaults(command=_report)
-    report.add_argument("evidence", nargs="+", metavar="EVIDENCE", help="JSON of a run")
-    report.add_argument("--html", metavar="F", help="write the report (one file only)")
-    report.add_argument("--md", metavar="F", help="write a summary (one file only)")
-    _add_format(report)
-
-
-def _add_power(commands: Any) -> None:
-    power = commands.add_parser(
-        "power",
-        help="how many draws see how small a bias",
-        description="Plan a decision: draws for a bias, or the bias that draws can see.",
-    )
-    power.set_defaults(command=_power)
-    power.add_argument(
-        "--vocab", type=int, required=True, metavar="V", help="outcomes of the law"
-    )
-    what = power.add_mutually_exclusive_group(required=True)
-    what.add_argument("--samples", type=int, metavar="N", help="draws there are")
-    what.add_argument("--detect-tv", type=float, metavar="E", help="bias to see")
-    power.add_argument(
-        "--error-rate", type=float, default=1e-9, metavar="A", help="default 1e-9"
-    )
-    power.add_argument(
-        "--power", type=float, default=0.99, metavar="P", help="default 0.99"
-    )
-    _add_format(power)
-
-
-def _add_format(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="what is printed"
-    )
-
-
 def _run(options: argparse.Namespace) -> int:
     from specverify.checks.plan import make_plan
     from specverify.checks.registry import checks_for
@@ -229,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
         chosen.setdefault("seed", secrets.randbits(32))  # explore; printed below
     for name in ("html", "json", "md"):
         _check_writable(given.get(name))
-    plan = make_plan(profile, **{name: chosen.get(name) for name in _PLAN_OPTIONS})
+    plan = make_plan(profile, **{name: chosen.get(name) for name in PLAN})
     subject = resolve(chosen["target"], kind=chosen.get("kind"))
     pattern = chosen.get("checks", "*")
     progress = Progress(quiet=options.format == "json")

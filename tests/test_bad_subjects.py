@@ -372,19 +372,26 @@ def test_a_slow_subject_is_told_which_bias_would_not_be_seen():
     assert f"a bias below {record.detectable_tv:.3g} would not be seen" in record.reason
 
 
-@pytest.mark.xfail(reason=f"{KNOWN}: the structural checks do not look at the time")
-@pytest.mark.parametrize("check", ["support", "acceptance-bound"])
-def test_a_slow_subject_is_not_called_past_the_time_of_the_run(check):
-    give_up = time.monotonic() + 3
-
-    def patient(ids, q, p, *, generator):
-        assert time.monotonic() < give_up
-        return slow(ids, q, p, generator=generator)
-
+@cache
+def slow_support():
     plan = make_plan("quick", max_seconds=1, examples=0)
-    run = run_checks(subject(patient, max_batch=1), plan, pattern=check)
+    started = time.monotonic()
+    run = run_checks(subject(slow, max_batch=1), plan, pattern="support")
+    return run["support"], time.monotonic() - started
 
-    assert run[check].status == "inconclusive"
+
+def test_a_slow_subject_is_not_asked_for_all_draws_of_a_structural_check():
+    """Two witnesses of 9209 rows would take forty seconds."""
+    _, seconds = slow_support()
+
+    assert seconds < 15
+
+
+@pytest.mark.xfail(reason=f"{KNOWN}: a ninth of the draws is called a pass")
+def test_a_structural_check_that_made_too_few_draws_is_inconclusive():
+    record, _ = slow_support()
+
+    assert record.status == "inconclusive"
 
 
 # The host
@@ -509,7 +516,6 @@ def ignores_its_seed(ids, q, p, *, seed):
     return verify(ids, q, p, generator=torch.default_generator)
 
 
-@pytest.mark.xfail(reason=f"{KNOWN}: the last frame is our own where the call fails")
 def test_a_wrong_signature_is_told_without_our_own_frames():
     assert "rig.py" not in reason_of(takes_too_little)
 

@@ -331,11 +331,6 @@ def test_a_ragged_row_gives_what_the_shorter_row_gives_alone(device):
         assert (ragged.output_token_ids[row, length + 1 :] == -1).all()
 
 
-PADDING = pytest.mark.xfail(
-    reason="known defect of specverify: only -1 is taken for padding"
-)
-
-
 def padded(step, *, ids=None, probs=None, uniforms=None):
     """The same step with other values wherever a ragged row should not look."""
     new = [x.clone() for x in step]
@@ -352,11 +347,11 @@ def padded(step, *, ids=None, probs=None, uniforms=None):
     "padding",
     [
         {"ids": -1},
-        pytest.param({"ids": 6}, marks=PADDING),
-        pytest.param({"ids": 2**62}, marks=PADDING),
+        {"ids": 6},
+        {"ids": 2**62},
         {"probs": 0.0},
         {"probs": float("nan")},
-        pytest.param({"uniforms": float("nan")}, marks=PADDING),
+        {"uniforms": float("nan")},
         {"ids": -1, "probs": float("nan")},
     ],
     ids=str,

@@ -158,7 +158,6 @@ def test_rotation_tells_three_equal_pairs_of_rows_apart():
     assert [len(set(rows)) for rows in zip(*pairs, strict=True)] == [3, 3]
 
 
-@pytest.mark.xfail(reason="known defect of specverify: it asks for both or none")
 def test_rotation_helps_one_model_where_it_cannot_help_both():
     left, right = normalised([1, 0]), normalised([0, 1])
     even = normalised([1, 1])
@@ -181,7 +180,6 @@ def test_cases_have_at_most_81_outcomes_where_nothing_else_is_asked(case):
     assert case.vocab ** (case.k + 1) <= 81
 
 
-@pytest.mark.xfail(reason="known defect of specverify: min_k comes before max_cells")
 def test_a_large_vocabulary_does_not_break_the_limit_of_outcomes():
     """Of 2 to 16 tokens, 9 leave room for one draft."""
     bounded = cases(max_vocab=16, max_k=1)
@@ -191,7 +189,6 @@ def test_a_large_vocabulary_does_not_break_the_limit_of_outcomes():
         find(bounded, lambda case: case.vocab > 9, settings=FEW)
 
 
-@pytest.mark.xfail(reason="known defect of specverify: min_k comes before max_cells")
 def test_a_limit_that_the_smallest_case_exceeds_is_refused():
     with pytest.raises(ValueError, match=r"^max_cells is 81; vocab 12 .* needs 144"):
         find(cases(min_vocab=12, max_vocab=16), lambda case: True, settings=FIRST)
@@ -401,7 +398,6 @@ def test_a_bad_table_is_refused_with_found_and_allowed(arguments, pattern):
     ],
     ids=["no position", "no context", "no permutation", "negative padding"],
 )
-@pytest.mark.xfail(reason="known defect of specverify: IndexError, KeyError or worse")
 def test_a_model_that_cannot_be_made_is_refused_with_found_and_allowed(make, pattern):
     with pytest.raises(ValueError, match=pattern):
         make()
@@ -481,12 +477,9 @@ def test_a_padded_case_pads_both_models():
         ({"draft": M1}, "^draft has vocab 3, target 4; they must agree"),
         ({"k": -1}, "^k is -1; allowed is 0 or more"),
         ({"dtype": "int8"}, "^dtype is 'int8'; allowed are float32, float64, bfloat16"),
-        pytest.param(
+        (
             {"deterministic": True},
-            r"^deterministic .* the row \(0.125, .*; allowed are one-hot",
-            marks=pytest.mark.xfail(
-                reason="known defect of specverify: the message names no row"
-            ),
+            r"^determ.* the row \(0.125, .*; allowed are one-hot",
         ),
     ],
     ids=str,

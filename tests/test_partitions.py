@@ -99,7 +99,6 @@ def test_a_token_that_both_laws_exclude_is_no_error():
     assert cells.tolist() == [0, 1, 2]
 
 
-@pytest.mark.xfail(reason="known defect of specverify: NumPy warns of an overflow")
 def test_masses_as_small_as_float64_has_them_are_no_error():
     """Their ratio overflows, which is a large ratio and no warning."""
     cells = ratio_bins(np.array([1.0, 1e-310]), np.array([0.5, 0.5]), bins=2)

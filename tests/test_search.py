@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for the smallest violation: repeatable, memoised, and without traces."""
 
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -24,6 +27,7 @@ from specverify.laws.distributions import total_variation
 from specverify.subjects.protocol import subject
 
 PLAN = make_plan("quick", max_seconds=600)
+SHARE = 1e-10
 CORRECT = subject(planted.verify, name="correct")
 LOSSY = subject(planted.residual_from_p, name="lossy")
 
@@ -32,29 +36,25 @@ def run(verifier, pattern, plan=PLAN, **options):
     return run_checks(verifier, plan, pattern=pattern, **options)
 
 
-class Counting:
-    """Tabulates the joint law, and remembers what it was asked for."""
-
-    def __init__(self):
-        self.draws = Counter()
-
-    def __call__(self, rig, case, rows, seed):
-        self.draws[case.key, seed] += 1
-        return tabulate.joint(rig, case, rows, seed)
-
-
 @cache
 def searched(verifier):
-    """One search, and the draws it made; those for timing are left out."""
-    session = Session(
-        make_rig(verifier, PLAN), PLAN, "search", share=1e-10, seconds=600
-    )
-    compare = Counting()
-    search = LawSearch(session, compare, tabulate.joint_cells)
+    """One search, its result, and how often each input was drawn with each seed."""
+    draws = Counter()
+
+    def counting(case):
+        tabulation = tabulate.joint(case)
+
+        def count(rig, rows, seed):
+            draws[case.key, seed] += 1
+            return tabulation.count(rig, rows, seed)
+
+        return replace(tabulation, count=count)
+
+    rig = make_rig(verifier, PLAN)
+    session = Session(rig, PLAN, "search", share=SHARE, seconds=600, limit=600)
+    search = LawSearch(session, counting)
     smallest = search.run([witnesses.J1, witnesses.W], strategies.cases(max_cells=27))
-    for case in (witnesses.J1, witnesses.W):
-        compare.draws.pop((case.key, session.seed(case, "timing")), None)
-    return search, smallest, compare.draws
+    return search, smallest, draws
 
 
 # Repeatable
@@ -107,12 +107,10 @@ def test_every_look_at_an_input_is_drawn_once(verifier):
     assert set(draws.values()) == {1}
 
 
-def test_an_input_is_looked_at_three_times_at_most():
+def test_nothing_is_drawn_but_the_inputs_that_are_judged():
     search, _, draws = searched(LOSSY)
-    looks = Counter(key for key, _ in draws)
 
-    assert max(looks.values()) <= 3
-    assert looks.keys() == search.evaluations.keys()
+    assert {key for key, _ in draws} == search.evaluations.keys()
 
 
 def test_asking_again_draws_nothing():
@@ -135,7 +133,7 @@ def test_the_levels_of_a_search_add_up_to_its_share():
     search, _, _ = searched(LOSSY)
     spent = sum(evaluation.limit for evaluation in search.evaluations.values())
 
-    assert 0 < spent <= 1e-10
+    assert 0 < spent <= SHARE
 
 
 # Without traces
@@ -265,3 +263,24 @@ def test_an_expected_failure_needs_a_reason():
 def test_a_pattern_that_matches_nothing_suggests_the_nearest_id():
     with pytest.raises(UsageError, match="'suport'; did you mean 'support'"):
         run(LOSSY, "suport")
+
+
+IN_ANY_ORDER = """
+import specverify.checks.joint
+from specverify.checks.registry import checks_for
+print(checks_for("chain")[0].id)
+"""
+
+
+@pytest.mark.xfail(reason="known defect of specverify: they stand as they registered")
+def test_the_order_of_the_checks_does_not_depend_on_what_was_imported_first():
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ANY_ORDER],
+        env={**os.environ, "PYTHONPATH": path},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stdout.strip() == "output-contract"

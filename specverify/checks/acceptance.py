@@ -78,7 +78,8 @@ def acceptance_bound(session: Session) -> Finding:
                     )
                 where = (
                     f"{position} or more drafts were accepted in "
-                    f"{tail[position] / rows:.4f} of {rows} steps; no lossless rule can do so in more than {bound:.4f}"
+                    f"{tail[position] / rows:.4f} of {rows} steps; no lossless rule "
+                    f"can do so in more than {bound:.4f}"
                 )
                 return replace(
                     finding,

@@ -108,12 +108,13 @@ def verify_chain(
         uniforms = draw_uniforms(
             (batch, k + 1), device=target_probs.device, generator=generator
         )
-    accepted = accept_tokens(
-        draft_token_ids, draft_probs, target_probs, uniforms[:, :k]
-    )
     if num_draft_tokens is None:
         num_draft_tokens = torch.full((batch,), k, device=target_probs.device)
-    accepted = accepted & (_positions(accepted) < num_draft_tokens.unsqueeze(1))
+    used = _positions(draft_token_ids) < num_draft_tokens.unsqueeze(1)  # [batch, k]
+    draft_token_ids = torch.where(used, draft_token_ids, 0)  # padding may be any number
+    accepted = used & accept_tokens(
+        draft_token_ids, draft_probs, target_probs, uniforms[:, :k]
+    )
     num_accepted = accepted.long().cumprod(dim=1).sum(dim=1)  # [batch]
     weights = _next_token_weights(
         draft_token_ids, draft_probs, target_probs, num_accepted, num_draft_tokens
@@ -129,7 +130,7 @@ def accept_tokens(
     uniforms: Tensor,
 ) -> Tensor:
     """Test every draft token by itself: bool [batch, k], True where ``u q < p``."""
-    ids = draft_token_ids.clamp_min(0).unsqueeze(-1)  # -1 pads ragged rows
+    ids = draft_token_ids.unsqueeze(-1)
     k = draft_token_ids.shape[1]
     p = target_probs[:, :k].gather(2, ids).squeeze(-1).to(torch.float64)  # [batch, k]
     if draft_probs is None:
@@ -168,7 +169,7 @@ def _next_token_weights(
     position = num_accepted.clamp_max(k - 1)
     if draft_probs is None:
         draft_row = torch.zeros_like(target_row)
-        rejected = draft_token_ids[rows, position].clamp_min(0)
+        rejected = draft_token_ids[rows, position]
         draft_row.scatter_(1, rejected.unsqueeze(1), 1.0)
     else:
         draft_row = draft_probs[rows, position].to(torch.float64)

@@ -86,13 +86,19 @@ def speculative_decode_step(
     _check_rows("target_probs", target_probs, len(tokens) + 1, tokens)
     p = target_probs.double() / target_probs.double().sum(dim=-1, keepdim=True)
     q = draft_probs.double() / draft_probs.double().sum(dim=-1, keepdim=True)
+    if q.shape[-1] != p.shape[-1]:
+        msg = (
+            f"draft_probs has shape {list(q.shape)}; target_probs of shape "
+            f"{list(p.shape)} asks for a vocabulary of {p.shape[-1]}"
+        )
+        raise ValueError(msg)
     emitted = speculative_verify(q, p, tokens)
     position = len(emitted)
     if position < len(tokens):
         weights = residual_weights(p[position : position + 1], q[position, None])
     else:
         weights = p[position : position + 1]
-    return [*emitted, int(inverse_cdf(weights, torch.rand(1)))]
+    return [*emitted, int(inverse_cdf(weights, torch.rand(1).to(weights.device)))]
 
 
 def _check_rows(name: str, probs: Tensor, rows: int, tokens: Sequence[int]) -> None:
@@ -101,6 +107,10 @@ def _check_rows(name: str, probs: Tensor, rows: int, tokens: Sequence[int]) -> N
             f"{name} has shape {list(probs.shape)}; {len(tokens)} draft tokens need "
             f"at least {rows} rows: [{rows}, vocab]"
         )
+        raise ValueError(msg)
+    used = probs[:rows]
+    if not bool((torch.isfinite(used) & (used >= 0)).all()):
+        msg = f"{name} holds negative numbers, NaN or infinity; allowed are 0 and more"
         raise ValueError(msg)
     outside = [token for token in tokens if not 0 <= token < probs.shape[1]]
     if outside:

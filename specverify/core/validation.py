@@ -71,12 +71,14 @@ def check_values(
     check_distributions("target_probs", target_probs, torch.cat([first, used], dim=1))
     ids = torch.where(used, draft_token_ids, 0)
     _check_range("draft_token_ids", ids, 0, target_probs.shape[-1] - 1)
-    if uniforms is not None and not bool(((uniforms >= 0) & (uniforms < 1)).all()):
-        msg = (
-            f"uniforms holds values from {uniforms.min().item():g} to "
-            f"{uniforms.max().item():g}; allowed is the half-open interval [0, 1)"
-        )
-        raise ValueError(msg)
+    if uniforms is not None:
+        read = uniforms[torch.cat([used, first], dim=1)]
+        if not bool(((read >= 0) & (read < 1)).all()):
+            msg = (
+                f"uniforms holds values from {read.min().item():g} to "
+                f"{read.max().item():g}; allowed is the half-open interval [0, 1)"
+            )
+            raise ValueError(msg)
     if draft_probs is not None:
         check_distributions("draft_probs", draft_probs, used)
         _check_support(draft_probs, ids, used)

@@ -54,8 +54,12 @@ class Case:
         if self.dtype not in DTYPES:
             msg = f"dtype is {self.dtype!r}; allowed are {', '.join(DTYPES)}"
             raise ValueError(msg)
-        if self.deterministic and not all(max(row) == 1 for row in self.draft.rows):
-            msg = "deterministic is set, but a draft row is not one-hot"
+        spread = [row for row in self.draft.rows if max(row) < 1]
+        if self.deterministic and spread:
+            msg = (
+                f"deterministic is set, but draft has the row {format_row(spread[0])}; "
+                "allowed are one-hot rows"
+            )
             raise ValueError(msg)
 
     @property

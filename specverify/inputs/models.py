@@ -68,6 +68,13 @@ class ToyModel:
     ) -> ToyModel:
         """Build a model from a mapping of contexts (up to `memory` tokens) to rows."""
         vocab = len(table[()])
+        missing = [c for c in _contexts(vocab, memory) if c not in table]
+        if missing:
+            msg = (
+                f"table has no row for context {missing[0]}; memory {memory} over "
+                f"{vocab} tokens asks for every context of up to {memory} tokens"
+            )
+            raise ValueError(msg)
         rows = tuple(
             tuple(Fraction(value) for value in table[context])
             for context in _contexts(vocab, memory)
@@ -83,6 +90,9 @@ class ToyModel:
         Behind the last given position the last row holds.
         """
         exact = [tuple(Fraction(value) for value in row) for row in rows]
+        if not exact:
+            msg = "rows is empty; a model needs the row of one position or more"
+            raise ValueError(msg)
         memory = len(exact) - 1
         table = {c: exact[len(c)] for c in _contexts(len(exact[0]), memory)}
         return cls.from_table(table, memory=memory)
@@ -140,6 +150,10 @@ class ToyModel:
     def permuted(self, order: Sequence[int]) -> ToyModel:
         """Rename token t to ``order[t]`` everywhere."""
         self._refuse_groups("permuted")
+        if sorted(order) != list(range(self.vocab)):
+            last = self.vocab - 1
+            msg = f"order is {list(order)}; allowed is a permutation of 0 to {last}"
+            raise ValueError(msg)
         back = np.argsort(order)
         table = {
             tuple(order[t] for t in context): [row[back[t]] for t in range(self.vocab)]
@@ -150,6 +164,9 @@ class ToyModel:
     def padded(self, extra: int) -> ToyModel:
         """Add `extra` tokens of probability zero at the end of the vocabulary."""
         self._refuse_groups("padded")
+        if extra < 0:
+            msg = f"extra is {extra}; allowed is 0 or more"
+            raise ValueError(msg)
         zeros = (Fraction(0),) * extra
         table = dict(zip(self.contexts, self.rows, strict=True))
         rows = tuple(

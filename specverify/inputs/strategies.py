@@ -83,7 +83,8 @@ def model_pairs(
 ) -> tuple[ToyModel, ToyModel]:
     """Target and draft whose laws depend on the last `memory` tokens.
 
-    Rows of one model are pairwise different wherever rotating one can make them so.
+    Every row is rotated so that, in as many of the two models as can be, it differs from
+    the rows before it.
 
     Parameters
     ----------
@@ -125,6 +126,14 @@ def cases(
     max_cells
         Largest allowed ``vocab ** (k + 1)``; bounds the draws that a test needs.
     """
+    if min_vocab ** (min_k + 1) > max_cells:
+        msg = (
+            f"max_cells is {max_cells}; vocab {min_vocab} with k = {min_k} needs "
+            f"{min_vocab ** (min_k + 1)}"
+        )
+        raise ValueError(msg)
+    while max_vocab ** (min_k + 1) > max_cells:
+        max_vocab -= 1
     vocab = draw(st.integers(min_vocab, max_vocab))
     longest = min_k
     while longest < max_k and vocab ** (longest + 2) <= max_cells:
@@ -154,14 +163,13 @@ def _roles(draw: st.DrawFn, vocab: int) -> tuple[list[int], list[int]]:
 
 
 def _distinct(pairs: list[Pair]) -> list[Pair]:
-    """Rotate the tokens of a pair until both its rows differ from all rows before."""
+    """Rotate each pair so that both its rows, or one, differ from all rows before."""
     seen_p: set[Row] = set()
     seen_q: set[Row] = set()
     result = []
     for p, q in pairs:
-        turns = ((p[t:] + p[:t], q[t:] + q[:t]) for t in range(len(p)))
-        fresh = (x for x in turns if x[0] not in seen_p and x[1] not in seen_q)
-        chosen = next(fresh, (p, q))
+        turns = [(p[t:] + p[:t], q[t:] + q[:t]) for t in range(len(p))]
+        chosen = max(turns, key=lambda x: (x[0] not in seen_p) + (x[1] not in seen_q))
         seen_p.add(chosen[0])
         seen_q.add(chosen[1])
         result.append(chosen)

@@ -16,7 +16,7 @@ here). `min_detectable_tv` states the bias that is seen with the stated power; i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -159,6 +159,7 @@ def two_sample(first: ArrayLike, second: ArrayLike, *, level: float) -> ChiSquar
     ChiSquare
         Of the 2 x cells table, pooled by its expected counts.
     """
+    _check_rate("level", level)
     a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if a.shape != b.shape or not a.sum() or not b.sum():
         msg = (
@@ -166,6 +167,8 @@ def two_sample(first: ArrayLike, second: ArrayLike, *, level: float) -> ChiSquar
             f"{b.sum():g}; both need counts over the same cells"
         )
         raise ValueError(msg)
+    _check_counts("first", a)
+    _check_counts("second", b)
     seen = a + b > 0
     a, b = a[seen], b[seen]
     share = min(a.sum(), b.sum()) / (a.sum() + b.sum())
@@ -255,16 +258,8 @@ def _result(
 
 def _with_df(result: ChiSquare, df: int) -> ChiSquare:
     log_p = log_tail(result.statistic, df) if df > 0 else 0.0
-    return ChiSquare(
-        statistic=result.statistic,
-        df=df,
-        p_value=math.exp(log_p),
-        log10_p=log_p / math.log(10),
-        g_statistic=result.g_statistic,
-        samples=result.samples,
-        impossible=result.impossible,
-        tv_estimate=result.tv_estimate,
-    )
+    p_value = 0.0 if result.impossible else math.exp(log_p)
+    return replace(result, df=df, p_value=p_value, log10_p=log_p / math.log(10))
 
 
 def _checked(
@@ -272,12 +267,13 @@ def _checked(
 ) -> tuple[FloatArray, FloatArray]:
     _check_rate("level", level)
     seen, law = np.asarray(counts, np.float64), np.asarray(probs, np.float64)
-    if seen.shape != law.shape or seen.ndim != 1:
-        msg = f"counts has shape {seen.shape}, probs {law.shape}; both must be [cells]"
+    if seen.shape != law.shape or seen.ndim != 1 or not seen.size:
+        msg = (
+            f"counts has shape {seen.shape}, probs {law.shape}; both must be [cells], "
+            "one cell or more"
+        )
         raise ValueError(msg)
-    if (seen < 0).any() or (seen != np.floor(seen)).any():
-        msg = f"counts holds {seen.min():g}; allowed are whole numbers from 0"
-        raise ValueError(msg)
+    _check_counts("counts", seen)
     if (law < 0).any() or not math.isclose(law.sum(), 1, abs_tol=1e-6):
         msg = (
             f"probs has minimum {law.min():g} and sum {law.sum():.9g}; allowed are "
@@ -285,6 +281,13 @@ def _checked(
         )
         raise ValueError(msg)
     return seen, law
+
+
+def _check_counts(name: str, counts: FloatArray) -> None:
+    bad = ~((counts >= 0) & (counts == np.floor(counts)))
+    if bad.any():
+        msg = f"{name} holds {counts[bad][0]:g}; allowed are whole numbers from 0"
+        raise ValueError(msg)
 
 
 def _check_rate(name: str, value: float) -> None:

@@ -12,7 +12,7 @@ import math
 
 def samples_to_see(mass: float, *, power: float) -> int:
     """Draws after which an event of probability `mass` has been seen, with `power`."""
-    return math.ceil(math.log(1 - power) / math.log1p(-mass))
+    return 1 if mass >= 1 else math.ceil(math.log(1 - power) / math.log1p(-mass))
 
 
 def smallest_seen(samples: int, *, power: float) -> float:

@@ -36,7 +36,7 @@ def ratio_bins(p: FloatArray, q: FloatArray, bins: int = 16) -> IntArray:
         Cell of each token, int64 [vocab], numbered from 0. Tokens with p = 0 share a
         cell of their own, the last.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(p > 0, q / p, np.inf)
     order = np.argsort(ratio, kind="stable")
     before = np.concatenate([[0.0], p[order].cumsum()[:-1]])
