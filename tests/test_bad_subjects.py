@@ -346,7 +346,6 @@ def test_a_subject_that_hung_is_not_called_again(where, released):
     assert run["joint-law"].status == "inconclusive"
 
 
-@pytest.mark.xfail(reason=f"{KNOWN}: an interruption that is swallowed is forgotten")
 def test_a_call_that_swallows_its_interruption_is_still_too_late(released):
     assert "did not return" in reason_of(swallows(released), plan=HASTY)
 
@@ -387,7 +386,6 @@ def test_a_slow_subject_is_not_asked_for_all_draws_of_a_structural_check():
     assert seconds < 15
 
 
-@pytest.mark.xfail(reason=f"{KNOWN}: a ninth of the draws is called a pass")
 def test_a_structural_check_that_made_too_few_draws_is_inconclusive():
     record, _ = slow_support()
 
@@ -520,7 +518,6 @@ def test_a_wrong_signature_is_told_without_our_own_frames():
     assert "rig.py" not in reason_of(takes_too_little)
 
 
-@pytest.mark.xfail(reason=f"{KNOWN}: it escapes from the run")
 @pytest.mark.parametrize(
     "function", [raises_speechless, raises_past_exceptions], ids=by_name
 )
@@ -528,13 +525,11 @@ def test_no_exception_of_the_subject_escapes(function):
     assert "it raised" in reason_of(function)
 
 
-@pytest.mark.xfail(reason=f"{KNOWN}: only dtype and shape are looked at")
 @pytest.mark.parametrize("function", [sparse, counts_in_floats], ids=by_name)
 def test_no_tensor_of_the_subject_escapes(function):
     assert "it returned" in reason_of(function)
 
 
-@pytest.mark.xfail(reason=f"{KNOWN}: only torch's global state is compared")
 @pytest.mark.parametrize(
     "function", [draws_from_numpy, draws_from_python, ignores_its_seed], ids=by_name
 )
@@ -544,7 +539,6 @@ def test_no_source_but_the_declared_one_may_be_drawn_from(function):
     assert run["randomness"].status == "violation"
 
 
-@pytest.mark.xfail(reason=f"{KNOWN}: the replay hands over the changed inputs")
 @pytest.mark.parametrize("function", [changes_p, changes_q], ids=by_name)
 def test_a_subject_that_changes_its_inputs_is_not_blamed_for_its_randomness(function):
     run = run_checks(subject(function), PLAN, pattern="randomness")

@@ -272,7 +272,6 @@ print(checks_for("chain")[0].id)
 """
 
 
-@pytest.mark.xfail(reason="known defect of specverify: they stand as they registered")
 def test_the_order_of_the_checks_does_not_depend_on_what_was_imported_first():
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(

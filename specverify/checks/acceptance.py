@@ -56,12 +56,17 @@ def acceptance_bound(session: Session) -> Finding:
     level = session.share / sum(case.k for case in named)
     finding = Finding("pass", examples_planned=len(named))
     for case in named:
-        rows = math.ceil(math.log(1 / level) / (2 * plan.detect_tv**2)) * 2
-        tail = _tail_counts(case, steps_in_time(session, case, rows))
+        noise = _noise(level) + _noise(1 - plan.power)
+        goal = math.ceil((noise / plan.detect_tv) ** 2)
+        tail = _tail_counts(case, steps_in_time(session, case, goal))
         rows = int(tail[0])
+        if rows < goal:
+            reason = f"the time allowed {rows} of {goal} draws on an input"
+            finding = replace(finding, status="inconclusive", reason=reason)
         finding = replace(
             finding,
             samples=finding.samples + rows,
+            detectable_tv=max(finding.detectable_tv or 0.0, noise / math.sqrt(rows)),
             examples=finding.examples + 1,
             tables=(*finding.tables, _by_position(case, tail)),
             observations=(*finding.observations, _mean_accepted(case, tail)),
@@ -90,6 +95,11 @@ def acceptance_bound(session: Session) -> Finding:
                     counterexample=counterexample(session, case, where),
                 )
     return finding
+
+
+def _noise(error: float) -> float:
+    """Deviation of a share of n draws that is exceeded with `error`, times sqrt n."""
+    return math.sqrt(math.log(1 / error) / 2)  # Hoeffding
 
 
 def _holds_alone(

@@ -63,7 +63,8 @@ def draw_steps(
 
 def steps_in_time(session: Session, case: Case, rows: int) -> Iterator[Step]:
     """Draw `rows` steps, or as many as the time of the check allows."""
-    steps = draw_steps(session.rig, case, rows, session.seed(case), batch=_BATCH)
+    batch = min(rows, _BATCH if session.capabilities.max_batch != 1 else _BATCH // 16)
+    steps = draw_steps(session.rig, case, rows, session.seed(case), batch=batch)
     for step in steps:
         yield step
         if session.late:

@@ -46,13 +46,18 @@ _MISTAKES: Final[list[tuple[str, Callable[[float, float], float]]]] = [
     ("accepts with probability q instead of min(1, p/q)", lambda p, q: q),
     (
         "rejects with probability p/q instead of accepting",
-        lambda p, q: max(0, 1 - p / q),
+        lambda p, q: -max(0, 1 - p / q),
     ),
     ("rejects with probability p/q instead of accepting", _above),
+    (
+        "accepts with probability 1 - p/q instead of p/q",
+        lambda p, q: 1 if p >= q else 1 - p / q,
+    ),
     ("always accepts", lambda p, q: 1),
     ("never accepts", lambda p, q: 0),
     ("accepts only where p >= q, without chance", lambda p, q: float(p >= q)),
 ]
+_KEEPS_REJECTED: Final = "returns the rejected token too"
 _UNSCRIPTABLE: Final = Finding(
     "inconclusive",
     reason="its randomness does not come from torch.rand, so it cannot be scripted; "
@@ -86,7 +91,7 @@ def accept_law(session: Session) -> Finding:
             examples_planned=len(found),
         )
     (p, q), share = max(wrong.items(), key=lambda item: abs(item[1] - _due(*item[0])))
-    cause = _mistake(found)
+    cause = _KEEPS_REJECTED if solution.keeps_rejected() else _mistake(found)
     where = (
         f"p = {p:g}, q = {q:g}: accepted with probability {abs(share):.6f}, "
         f"due is {_due(p, q):.6f}"
@@ -114,18 +119,18 @@ def stops(session: Session) -> Finding:
     solution = _solution(session)
     if solution.hides_randomness():
         return _UNSCRIPTABLE
-    tokens = [1, 1, 1]
-    for pattern in product((True, False), repeat=3):
+    tokens = [1, 2, 3]
+    for pattern in product((False, True), repeat=3):
         pairs = [(0.2, 0.5)] * 3  # p < q: the uniform decides
         uniforms = [0.0 if accept else _ALMOST_ONE for accept in pattern]
         answer = solution.run(*pair_rows(pairs), tokens, uniforms)
-        due = [1] * (pattern.index(False) if False in pattern else 3)
+        stop = pattern.index(False) if False in pattern else 3
+        due = tokens[:stop]
         if answer.accepted == due:
             continue
         plan = ", ".join("accepted" if accept else "rejected" for accept in pattern)
         where = f"drafts in turn {plan}: it returned {answer.accepted}, due is {due}"
-        more = len(answer.accepted) > len(due)
-        cause = "goes on after a rejection" if more else "stops before a rejection"
+        cause = _stopping_mistake(answer.accepted, tokens, stop)
         return Finding(
             "violation",
             reason=f"it {cause}: {where}",
@@ -133,6 +138,15 @@ def stops(session: Session) -> Finding:
             counterexample=_counterexample(session, pairs, uniforms, where),
         )
     return Finding("pass", examples=8, examples_planned=8)
+
+
+def _stopping_mistake(answer: list[int], tokens: list[int], stop: int) -> str:
+    """Say what an answer does wrong whose first rejected draft is number `stop`."""
+    if answer == tokens[: stop + 1]:
+        return _KEEPS_REJECTED
+    if set(answer) & set(tokens[stop:]):
+        return "goes on after a rejection"
+    return "stops before a rejection"
 
 
 @check(
@@ -146,6 +160,8 @@ def stops(session: Session) -> Finding:
 def prefix(session: Session) -> Finding:
     """Distinct ids, all accepted; also on rows that are not normalised."""
     solution = _solution(session)
+    if solution.hides_randomness():
+        return _UNSCRIPTABLE
     p, q = torch.zeros(4, 100), torch.zeros(4, 100)
     tokens = [10, 20, 30, 40]
     for position, token in enumerate(tokens):
@@ -184,7 +200,8 @@ def draws(session: Session) -> Finding:
         ("for p > q, p < q, p > q", [(0.8, 0.5), (0.2, 0.5), (0.8, 0.5)], 1),
     ]
     for words, pairs, due in plans:
-        answer = solution.run(*pair_rows(pairs), [1] * len(pairs), [0.0])
+        drafts = list(range(1, len(pairs) + 1))
+        answer = solution.run(*pair_rows(pairs), drafts, [0.0])
         if answer.draws != due:
             reason = f"it draws {answer.draws} uniforms {words}; due are {due}"
             if answer.draws == 0:
@@ -309,7 +326,7 @@ def _counterexample(
         f"target_probs = torch.tensor({p.tolist()})\n"
         f"uniforms = iter({uniforms})\n"
         'with mock.patch("torch.rand", lambda *size: torch.tensor([next(uniforms)])):\n'
-        f"    print(verify(draft_probs, target_probs, {[1] * len(pairs)}))\n"
+        f"    print(verify(draft_probs, target_probs, {list(range(1, len(pairs) + 1))}))\n"
     )
     return Counterexample(
         summary="; ".join(f"p = {a:g}, q = {b:g}" for a, b in pairs),

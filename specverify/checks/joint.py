@@ -77,6 +77,12 @@ def support(session: Session) -> Finding:
             ),
         )
         hits = int(counts[drawn.probs == 0].sum())
+        if seen > plan.detect_tv:
+            finding = replace(
+                finding,
+                status="inconclusive",
+                reason=f"the time allowed {drawn.samples} draws on an input only",
+            )
         if hits:
             return replace(
                 finding,

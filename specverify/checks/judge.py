@@ -78,6 +78,9 @@ def judge_law(
 
 def _judged(session: Session, done: list[Evaluation], common: Finding) -> Finding:
     """No violation: a pass if the resolution is what was promised."""
+    if not any(e.samples for e in done):
+        reason = "no step gave an outcome to count, so there is nothing to test"
+        return replace(common, status="skipped", reason=reason)
     closest = max(done, key=lambda e: e.urgency)
     coarsest = max(done, key=lambda e: e.detectable_tv or 0.0)
     finding = replace(
@@ -172,7 +175,7 @@ def _attribute(
     the violation.
     """
     found = _reason(smallest)
-    if session.capabilities.max_batch == 1 or not session.shrink:
+    if session.capabilities.max_batch == 1 or not session.shrink or session.late:
         return None, found
     tabulation = tabulate(smallest.case)
     seed = session.seed(smallest.case, "one row a call")

@@ -46,6 +46,12 @@ class Check:
 
 CHECKS: Final[dict[str, Check]] = {}
 
+#: Modules that register checks, in the order of runs and reports.
+_MODULES: Final = tuple(
+    f"specverify.checks.{name}"
+    for name in ("contract", "joint", "rows", "acceptance", "exercise")
+)
+
 
 def check(
     id_: str,
@@ -77,8 +83,11 @@ def checks_for(kind: Kind, pattern: str = "*") -> list[Check]:
     UsageError
         No check matches.
     """
-    _load()
+    for module in _MODULES:
+        importlib.import_module(module)
     of_kind = [c for c in CHECKS.values() if c.kind == kind]
+    # Whoever imported one of the modules first must not change the order.
+    of_kind.sort(key=lambda c: _MODULES.index(c.run.__module__))
     chosen = [c for c in of_kind if fnmatch.fnmatchcase(c.id, pattern)]
     if not chosen:
         raise UsageError(unknown_check(pattern, [c.id for c in of_kind]))
@@ -88,9 +97,3 @@ def checks_for(kind: Kind, pattern: str = "*") -> list[Check]:
 def unknown_check(name: str, known: list[str]) -> str:
     """Say that a check id does not exist, with the nearest one that does."""
     return f"no check is called {name!r}{nearest(name, known)} Known are {', '.join(known)}"
-
-
-def _load() -> None:
-    """Import the modules that register the checks, in the order of the report."""
-    for module in ("contract", "joint", "rows", "acceptance", "exercise"):
-        importlib.import_module(f"specverify.checks.{module}")

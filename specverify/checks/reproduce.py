@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Final
 
 from specverify.checks.plan import PROFILES
@@ -15,6 +16,7 @@ from specverify.subjects.protocol import Subject
 from specverify.subjects.resolve import BUILTIN
 
 _ROWS: Final = 20_000
+_LARGEST_VOCAB: Final = 64
 
 
 def counterexample(session: Session, case: Case, where: str) -> Counterexample:
@@ -67,8 +69,11 @@ def command(session: Session) -> str:
 def script(subject: Subject, case: Case, seed: int) -> str:
     """Python script that draws on `case` and prints observed and expected frequencies.
 
-    It needs the subject, torch and NumPy only.
+    It needs the subject, torch and NumPy only. Empty for a large vocabulary, whose
+    tables are no reading matter: the command repeats such a case.
     """
+    if case.vocab > _LARGEST_VOCAB:
+        return ""
     q = "None" if case.deterministic else "table(q, paths, range(k))"
     lines = {
         "import": _import(subject),
@@ -90,12 +95,8 @@ def script(subject: Subject, case: Case, seed: int) -> str:
     return _SCRIPT.format(**lines)
 
 
-def _literal(model: ToyModel, limit: int = 64) -> str:
+def _literal(model: ToyModel) -> str:
     rows = dict(zip(model.contexts, model.rows, strict=True))
-    if model.vocab > limit:
-        return (
-            f"{{}}  # {len(rows)} rows of {model.vocab} tokens: see the evidence file"
-        )
     body = "".join(
         f"    {context}: [{', '.join(repr(float(x)) for x in row)}],\n"
         for context, row in rows.items()
@@ -111,7 +112,11 @@ def _import(subject: Subject) -> str:
             f"verify = resolve({subject.target!r})"
         )
     if place.endswith(".py"):
-        return f"import runpy\n\nverify = runpy.run_path({place!r})[{name!r}]"
+        folder = str(Path(place).parent)
+        return (
+            f"import runpy\nimport sys\n\nsys.path.insert(0, {folder!r})\n"
+            f"verify = runpy.run_path({place!r})[{name!r}]"
+        )
     if place:
         return f"from {place} import {name} as verify"
     return f"verify = ...  # put your function here: {subject.name}"
@@ -171,8 +176,9 @@ counts = Counter()
 for start in range(0, n, {batch}):
     rows = slice(start, start + {batch})
     output = {call}
-    output = output[0] if isinstance(output, tuple) else output
-    for tokens in output.tolist():
+    output, emitted = output if isinstance(output, tuple) else (output, None)
+    for row, tokens in enumerate(output.tolist()):
+        tokens = tokens if emitted is None else tokens[: emitted[row]]
         path = tuple(itertools.takewhile(lambda token: token >= 0, tokens))
         while len(path) < k + 1:  # a lossless step leaves the rest to the target
             path += (sample("p", path),)

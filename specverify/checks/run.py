@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -110,8 +109,12 @@ def _warm_up(rig: Rig) -> None:
     Whatever goes wrong here goes wrong again in a check, which says so.
     """
     case = default_case(rig.subject.capabilities)
-    with contextlib.suppress(SubjectFault):
+    try:
         next(draw_steps(rig, case, 1, 0))
+    except SubjectHung as hung:
+        rig.remember_hang(hung)
+    except SubjectFault:
+        pass
 
 
 def run_check(

@@ -34,6 +34,9 @@ from specverify.subjects.faults import SubjectFault, SubjectHung
 _MOST_REDRAWS: Final = 20
 #: Generated inputs after a witness has failed, to have something to shrink from.
 _LEAST_EXAMPLES: Final = 20
+_SUPPRESSED: Final = tuple(
+    check for check in HealthCheck if check.name in ("too_slow", "nested_given")
+)
 _SHRINK_SECONDS: Final = 30.0
 #: Draws between two looks at the clock where there are no looks at the counts.
 _STRIDE: Final = 1024
@@ -138,9 +141,10 @@ class LawSearch:
             number = max(examples, _LEAST_EXAMPLES) if failed else examples
             seed = self.session.seed(purpose="examples")
             smallest = find_smallest(strategy, self._breaks, examples=number, seed=seed)
-        if smallest is not None:
-            return self.evaluations[smallest.key]
-        return failed[0] if failed else None
+        found = [self.evaluations[smallest.key]] if smallest is not None else []
+        # A law that is broken says more than an exception on a smaller input.
+        found = sorted([*found, *failed], key=lambda e: bool(e.fault))
+        return found[0] if found else None
 
     def _allow(self, until: float) -> None:
         """Let draws go on until so many seconds of the check have passed."""
@@ -314,7 +318,8 @@ def find_smallest(
         verbosity=Verbosity.quiet,
         phases=(Phase.generate, Phase.target, Phase.shrink),
         # Judging takes as long as it takes; a busy machine must not fail the search.
-        suppress_health_check=(HealthCheck.too_slow,),
+        # Users may call us from within a test of theirs that is under Hypothesis.
+        suppress_health_check=_SUPPRESSED,
     )
     @hypothesis.given(strategy)
     def search(case: Case) -> None:

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 _OUTPUT_LIMIT = 400
+_RING_AGAIN = 0.2
 _HERE = Path(__file__).parent
 
 
@@ -73,7 +74,9 @@ def guarded(call: Callable[[], Any], seconds: float) -> Any:
         raise SubjectHung(msg, printed.getvalue()) from None
     except SubjectFault:
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise SubjectFault(_describe(error), printed.getvalue()) from error
 
 
@@ -81,7 +84,11 @@ def _describe(error: BaseException) -> str:
     ours = {str(_HERE / name) for name in ("faults.py", "rig.py", "scripted.py")}
     every = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in every if frame.filename not in ours]
-    text = f"it raised {type(error).__name__}: {error}".splitlines()[0]
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - not even its message can be trusted
+        said = "(its message cannot be read)"
+    text = f"it raised {type(error).__name__}: {said}".splitlines()[0]
     if not frames:
         return text
     last = frames[-1]
@@ -99,17 +106,23 @@ def _timed(call: Callable[[], Any], seconds: float) -> Any:
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
     """Interrupt the block with a signal; the host's own handler and timer survive."""
+    rang = False
 
     def ring(_signum: int, _frame: FrameType | None) -> None:
+        nonlocal rang
+        rang = True
         raise _Timeout
 
     handler = signal.signal(signal.SIGALRM, ring)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Rings again and again: what is called may swallow an interruption.
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _RING_AGAIN)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, left, interval)
         signal.signal(signal.SIGALRM, handler)
+    if rang:
+        raise _Timeout
 
 
 def _in_thread(call: Callable[[], Any], seconds: float) -> Any:

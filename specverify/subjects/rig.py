@@ -110,7 +110,7 @@ class Rig:
         self.subject = subject
         self.device = torch.device(device)
         self.call_seconds = call_seconds
-        self._hung = ""
+        self._hung = self._hung_before = ""
         self._tables: dict[tuple[int, str], tuple[ToyModel, Tensor]] = {}
 
     def single_rows(self) -> Rig:
@@ -119,9 +119,10 @@ class Rig:
         subject = replace(self.subject, capabilities=capabilities)
         return Rig(subject, device=str(self.device), call_seconds=self.call_seconds)
 
-    def stream(self, seed: int) -> RandomStream:
+    def stream(self, seed: int, *, host_seed: int | None = None) -> RandomStream:
         """A stream of randomness of the kind that the subject takes."""
-        return RandomStream(self.subject.capabilities.rng, seed, self.device)
+        rng = self.subject.capabilities.rng
+        return RandomStream(rng, seed, self.device, host_seed=host_seed)
 
     def inputs(self, case: Case, prefixes: IntArray, drafts: IntArray) -> Inputs:
         """Build the tensors of a step.
@@ -147,7 +148,12 @@ class Rig:
     def refuse_if_hung(self) -> None:
         """Raise `SubjectHung` if an earlier call never came back."""
         if self._hung:
-            raise SubjectHung(self._hung)
+            hung, self._hung = self._hung, self._hung_before
+            raise SubjectHung(hung)
+
+    def remember_hang(self, hung: SubjectHung) -> None:
+        """Let the next call report a hang that nobody has reported yet."""
+        self._hung = str(hung)
 
     def verify(self, inputs: Inputs, stream: RandomStream) -> Emission:
         """Call the subject on all rows, in calls as large as it takes.
@@ -167,7 +173,7 @@ class Rig:
                     for i in range(0, total, size)
                 ]
         except SubjectHung as hung:
-            self._hung = f"not called again, since earlier {hung}"
+            self._hung = self._hung_before = f"not called again, since earlier {hung}"
             raise
         ids = torch.cat([ids for ids, _ in parts]).cpu().numpy()
         counts = [count for _, count in parts if count is not None]
@@ -247,6 +253,9 @@ def _shaped(raw: Any, inputs: Inputs, *, bonus: bool) -> tuple[Tensor, Tensor | 
         due = [batch, k + 1]
         msg = f"it returned shape {list(ids.shape)}; due is [batch, k + 1] = {due}"
         raise SubjectFault(msg)
+    if ids.layout != torch.strided:
+        msg = f"it returned a tensor of layout {ids.layout}; due is torch.strided"
+        raise SubjectFault(msg)
     if ids.dtype != torch.int64:
         msg = f"it returned dtype {ids.dtype}; due is torch.int64"
         raise SubjectFault(msg)
@@ -255,12 +264,21 @@ def _shaped(raw: Any, inputs: Inputs, *, bonus: bool) -> tuple[Tensor, Tensor | 
             f"it returned a tensor on {ids.device}; due is {inputs.target_probs.device}"
         )
         raise SubjectFault(msg)
-    if count is not None and (
-        not isinstance(count, Tensor) or tuple(count.shape) != (batch,)
-    ):
-        msg = "the second value it returned is not a tensor num_emitted [batch]"
+    if count is not None and not _is_count(count, batch):
+        msg = "the second value it returned is no integer tensor num_emitted [batch]"
         raise SubjectFault(msg)
     return ids, count
+
+
+def _is_count(count: Any, batch: int) -> bool:
+    """Whether a second value can be num_emitted [batch]."""
+    whole = (torch.int64, torch.int32)
+    return (
+        isinstance(count, Tensor)
+        and tuple(count.shape) == (batch,)
+        and count.layout == torch.strided
+        and count.dtype in whole
+    )
 
 
 def _read(

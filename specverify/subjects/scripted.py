@@ -13,9 +13,11 @@ from torch import Tensor
 
 from specverify.subjects.faults import SubjectFault, guarded
 from specverify.subjects.protocol import Subject
+from specverify.subjects.streams import RandomStream
 
 #: torch's float32 uniforms are multiples of this.
 GRID: Final = 2**24
+_ALMOST_ONE: Final = (GRID - 1) / GRID
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Exercise:
     def __init__(self, subject: Subject, *, call_seconds: float = 60) -> None:
         self.subject = subject
         self.call_seconds = call_seconds
+        # Randomness that a solution takes elsewhere is kept from the host's.
+        self._stream = RandomStream("torch", 0, torch.device("cpu"))
 
     def run(
         self,
@@ -79,7 +83,7 @@ class Exercise:
     ) -> Answer:
         """Call with scripted uniforms."""
         script = _Script(uniforms)
-        with mock.patch.object(torch, "rand", script):
+        with self._stream.owning_globals(), mock.patch.object(torch, "rand", script):
             accepted = self.call(draft_probs, target_probs, tokens)
         return Answer(accepted, script.drawn)
 
@@ -119,6 +123,11 @@ class Exercise:
         answer = self.run(*pair_rows([(p, q)]), tokens=[1], uniforms=[u])
         return answer.accepted == [1]
 
+    def keeps_rejected(self) -> bool:
+        """Whether an answer ends with the rejected token: then one draft tells nothing."""
+        answer = self.run(*pair_rows([(0.0, 0.5)] * 3), [1, 2, 3], [_ALMOST_ONE])
+        return answer.accepted == [1]
+
     def acceptance(self, p: float, q: float) -> float:
         """Share of torch's uniforms at which it accepts: its exact acceptance law.
 
@@ -140,10 +149,17 @@ class Exercise:
 
 
 def pair_rows(pairs: Sequence[tuple[float, float]]) -> tuple[Tensor, Tensor]:
-    """Rows q and p, [k, 3] each, with the given masses (p, q) on token 1 of each row."""
-    p = [[(1 - a) / 2, a, (1 - a) / 2] for a, _ in pairs]
-    q = [[(1 - b) / 2, b, (1 - b) / 2] for _, b in pairs]
-    return torch.tensor(q, dtype=torch.float64), torch.tensor(p, dtype=torch.float64)
+    """Rows q and p, [k, k + 2] each, with masses (p, q) on token i + 1 of row i."""
+    p, q = torch.tensor(pairs, dtype=torch.float64).unbind(1)  # [k], [k]
+    return _spread(q), _spread(p)
+
+
+def _spread(masses: Tensor) -> Tensor:
+    """Put each mass on a token of its own and spread the rest over the other tokens."""
+    k = len(masses)
+    rows = ((1 - masses) / (k + 1)).unsqueeze(1).repeat(1, k + 2)
+    rows[torch.arange(k), torch.arange(k) + 1] = masses
+    return rows
 
 
 def _as_ids(raw: Any) -> list[int]:

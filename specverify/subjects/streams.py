@@ -29,13 +29,19 @@ class RandomStream:
         0 to 2**63 - 1; equal seeds give equal streams.
     device
         Device of the generator and of injected uniforms.
+    host_seed
+        Start of all global generators but the declared source; derived from `seed` by
+        default. Two streams that differ in it alone must give equal outputs.
     """
 
-    def __init__(self, rng: Rng, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, rng: Rng, seed: int, device: torch.device, *, host_seed: int | None = None
+    ) -> None:
         self._rng = rng
         self._device = device
         self._seeds = np.random.SeedSequence(seed)
         self._global: list[Any] | None = None
+        self._host_seed = host_seed
         #: Whether the last call advanced torch's global CPU generator.
         self.moved_globals = False
         self.generator = torch.Generator(device)
@@ -56,9 +62,9 @@ class RandomStream:
     @contextlib.contextmanager
     def owning_globals(self) -> Iterator[None]:
         """Give the global generators to the stream for the length of the block."""
-        host = _get_states(self._device)
+        host, dtype = _get_states(self._device), torch.get_default_dtype()
         if self._global is None:
-            _seed_all(self._next_seed())
+            self._seed_globals(self._next_seed())
         else:
             _set_states(self._global, self._device)
         before = torch.random.get_rng_state()
@@ -68,16 +74,17 @@ class RandomStream:
             self._global = _get_states(self._device)
             self.moved_globals = not torch.equal(before, self._global[0])
             _set_states(host, self._device)
+            torch.set_default_dtype(dtype)
+
+    def _seed_globals(self, seed: int) -> None:
+        other = seed if self._host_seed is None else self._host_seed
+        torch.manual_seed(seed if self._rng == "torch" else other)
+        np.random.seed(other % 2**32)  # noqa: NPY002 - subjects may draw from it
+        random.seed(other)
 
     def _next_seed(self) -> int:
         (child,) = self._seeds.spawn(1)
         return int(child.generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def _seed_all(seed: int) -> None:
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - subjects may draw from it
-    random.seed(seed)
 
 
 def _get_states(device: torch.device) -> list[Any]:
