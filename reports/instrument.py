@@ -98,7 +98,7 @@ def simulate(situation: tuple[int, str, float], repeats: int) -> Cell:
     return Cell(vocab, kind, tv, test.n_max, planned, mean, median, rejected, repeats)
 
 
-def whole_run(seed: int) -> tuple[str, float]:
+def whole_run(seed: int) -> tuple[str, int]:
     """One whole quick run on the reference at the inflated error rate."""
     import torch
 
@@ -110,6 +110,23 @@ def whole_run(seed: int) -> tuple[str, float]:
     plan = make_plan("quick", seed=seed, error_rate=INFLATED, max_seconds=600)
     evidence = run_checks(resolve("reference:chain"), plan)
     return evidence.verdict, evidence.samples
+
+
+def whole_runs(pool: ProcessPoolExecutor, number: int) -> dict[int, tuple[str, int]]:
+    """Whole runs by seed; kept in a file, so that an interrupted study goes on."""
+    path = HERE / "runs.csv"
+    done: dict[int, tuple[str, int]] = {}
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            seed, verdict, draws = line.split(",")
+            done[int(seed)] = (verdict, int(draws))
+    left = [seed for seed in range(1, number + 1) if seed not in done]
+    with path.open("a", encoding="utf-8") as file:
+        for seed, (verdict, draws) in zip(left, pool.map(whole_run, left), strict=True):
+            done[seed] = (verdict, draws)
+            file.write(f"{seed},{verdict},{draws}\n")
+            file.flush()
+    return {seed: found for seed, found in done.items() if seed <= number}
 
 
 def per_example(seed: int, level: float, examples: int = 100) -> bool:
@@ -220,7 +237,7 @@ def main() -> None:
         cells = list(pool.map(partial(simulate, repeats=given.repeats), situations()))
         print(f"power: {time.monotonic() - started:.0f} s", flush=True)
         flagged = sum(pool.map(partial(per_example, level=0.01), range(200)))
-        runs = list(pool.map(whole_run, range(1, given.runs + 1), chunksize=8))
+        runs = list(whole_runs(pool, given.runs).values())
     failed = sum(verdict != "lossless" for verdict, _ in runs)
     samples = {vocab: p_values(vocab, 2000) for vocab in (2, 4, 32)}
     draw_p_values(samples, HERE / "p-values.svg")

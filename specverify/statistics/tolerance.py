@@ -16,9 +16,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
 
-from specverify.statistics.evalues import EValue, checked_law
+from specverify.statistics.evalues import EValue, checked_law, log_mean
 from specverify.statistics.partitions import rank_bins, ratio_bins
 
 FloatArray = NDArray[np.float64]
@@ -66,9 +65,7 @@ class TolerantPortfolio:
             for h in _STAKES
         ]
         total = np.concatenate(logs)
-        log_e = (
-            float(logsumexp(total) - np.log(max(len(total), 1))) if len(total) else 0.0
-        )
+        log_e = log_mean(total) if len(total) else 0.0
         return EValue(log_e, {"sets": log_e})
 
 

@@ -78,7 +78,11 @@ class RandomStream:
 
     def _seed_globals(self, seed: int) -> None:
         other = seed if self._host_seed is None else self._host_seed
-        torch.manual_seed(seed if self._rng == "torch" else other)
+        first = seed if self._rng == "torch" else other
+        # Not torch.manual_seed: without a device it queues a traceback at every call.
+        torch.default_generator.manual_seed(first)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(first)
         np.random.seed(other % 2**32)  # noqa: NPY002 - subjects may draw from it
         random.seed(other)
 
