@@ -64,6 +64,8 @@ class Evaluation:
         Bias that would have been seen.
     fault
         How the subject broke its contract instead.
+    cut
+        Whether time ran out before the decision had the draws it asks for.
     """
 
     case: Case
@@ -74,6 +76,7 @@ class Evaluation:
     kind: str = ""
     detectable_tv: float | None = None
     fault: str = ""
+    cut: bool = False
 
     @property
     def samples(self) -> int:
@@ -204,6 +207,7 @@ class LawSearch:
             log_e=decision.evidence.log_e,
             kind=decision.evidence.strongest if decision.evidence.parts else "",
             detectable_tv=self._resolution(test, decision.outcome, decision.samples),
+            cut=decision.outcome == "continue" and decision.samples < goal,
         )
 
     def _test(self, tabulation: Tabulation, level: float) -> SequentialTest:
