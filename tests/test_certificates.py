@@ -52,6 +52,22 @@ def test_the_exact_bound_holds_its_confidence_at_every_size(vocab, n, tv):
     assert found <= stats.binom.isf(CERTAIN, REPEATS, 0.1)
 
 
+@pytest.mark.parametrize("n", [20, 200, 2000])
+def test_counts_that_fit_by_chance_are_covered(n):
+    """Both of two cells are hit equally often far more often than 1 time in 100."""
+    found = misses(tv_upper, even(2), ripple(even(2), 1e-3), n, 0.99)
+
+    assert found <= stats.binom.isf(CERTAIN, REPEATS, 0.01)
+
+
+@both
+@pytest.mark.parametrize("vocab", [2, 4, 32])
+def test_a_perfect_fit_does_not_certify_a_bias_of_zero(bound, vocab):
+    n = 3200
+
+    assert bound(n * even(vocab), even(vocab)) > 1 / np.sqrt(n)
+
+
 def test_the_observed_distance_is_no_bound():
     """So the claims about coverage can fail."""
 
@@ -94,7 +110,7 @@ def test_the_bound_of_a_right_sampler_shrinks_with_the_draws(bound, vocab):
     found = [bound(n * even(vocab), even(vocab)) for n in (320, 3200, 32000, 320000)]
 
     assert all(many < few for few, many in pairwise(found))
-    assert found[-1] < 0.02
+    assert found[-1] < 0.04
 
 
 @both

@@ -117,8 +117,8 @@ def test_the_whole_portfolio_has_mean_at_most_one(law, n, tv):
 
 def test_a_portfolio_with_all_its_parts_has_mean_at_most_one():
     """Bins join only where they are coarser than the cells."""
-    law = np.array([0.2, 0.2, 0.2, 0.2, 0.1, 0.1])
-    portfolio = Portfolio(law, draft=np.array([0.2, 0.2, 0.2, 0.1, 0.2, 0.1]))
+    law = np.array([0.46, 0.46, 0.02, 0.02, 0.02, 0.02])
+    portfolio = Portfolio(law, draft=law[[2, 0, 4, 3, 1, 5]])
 
     assert set(portfolio.evaluate(np.zeros(6)).parts) == {
         *("spread", "cells", "rank", "blocks", "ratio", "known")

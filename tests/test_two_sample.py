@@ -98,14 +98,14 @@ def test_requests_are_a_multiple_of_what_a_known_law_takes():
 
 
 def test_both_arms_count_alike():
-    first, second = arms(ripple(3, 0.0), ripple(3, 0.2), 400)
+    first, second = arms(LAWS[2], LAWS[2][::-1], 400)
     found = log_two_sample(first, second, cells=3)
 
     assert found == pytest.approx(log_two_sample(second, first, cells=3), rel=1e-9)
 
 
 def test_the_numbers_of_the_cells_mean_nothing():
-    first, second = arms(ripple(3, 0.0), ripple(3, 0.2), 400)
+    first, second = arms(LAWS[2], LAWS[2][::-1], 400)
     found = log_two_sample(2 - first, 2 - second, cells=3)
 
     assert found == pytest.approx(log_two_sample(first, second, cells=3), rel=1e-9)
