@@ -18,7 +18,8 @@ Guarantee, for each ``assert_*`` at error rate a:
 (a) if the claim holds, the assertion fails with probability at most a;
 (b) if the sampler is off by ``min_detectable_*(samples=n, ...)`` or more in total
     variation, an assertion on n draws passes with probability at most ``1 - power``
-    (asymptotically, worst direction).
+    (asymptotically, worst direction). `assert_follows_law` is to be given that bias, or
+    the one that the draws were planned for, as its `tv`.
 
 The claim (a) is exact and holds for every n: the decision is an e-value, see `evalues`.
 So a sample may also be enlarged until the matter is clear, and tested again.
@@ -37,6 +38,7 @@ from specverify.statistics.evalues import Portfolio, checked_law
 
 DEFAULT_ERROR_RATE = 1e-9
 DEFAULT_POWER = 0.99
+DEFAULT_TV = 0.01
 
 
 def assert_follows_law(
@@ -44,6 +46,7 @@ def assert_follows_law(
     probs: ArrayLike,
     *,
     error_rate: float = DEFAULT_ERROR_RATE,
+    tv: float = DEFAULT_TV,
     draft: ArrayLike | None = None,
 ) -> None:
     """Assert that counts come from independent draws of a known categorical law.
@@ -56,6 +59,9 @@ def assert_follows_law(
         The law [cells], sums to 1.
     error_rate
         Probability of failing although the law holds.
+    tv
+        Smallest bias that must be seen, as given to `min_samples_follows_law`; larger
+        ones are looked for too. To enlarge a sample and test again, leave it as it was.
     draft
         A second law that a wrong sampler may lean to; the test then also looks along
         the ratio of the two.
@@ -77,7 +83,7 @@ def assert_follows_law(
     """
     _check_rate("error_rate", error_rate)
     law = checked_law("probs", probs)
-    evidence = Portfolio(law, draft=draft).evaluate(counts)
+    evidence = Portfolio(law, draft=draft, smallest_tv=tv).evaluate(counts)
     if evidence.log_e < math.log(1 / error_rate):
         return
     seen = np.asarray(counts, np.float64)
@@ -187,6 +193,9 @@ def min_detectable_same_law(
     power: float = DEFAULT_POWER,
 ) -> float:
     """Smallest difference that `assert_same_law` sees on `samples` requests an arm."""
+    if samples < 0:
+        msg = f"samples is {samples}; allowed is 0 or more"
+        raise ValueError(msg)
     share = int(samples / two_sample.NOISE)
     return min_detectable_follows_law(
         samples=share, cells=cells, error_rate=error_rate, power=power

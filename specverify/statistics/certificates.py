@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
 from specverify.statistics.decisions import unbiased_chi_square
-from specverify.statistics.evalues import checked_law
+from specverify.statistics.evalues import checked_counts, checked_law
 
 
 def tv_upper(counts: ArrayLike, probs: ArrayLike, *, confidence: float = 0.99) -> float:
@@ -38,15 +38,18 @@ def tv_upper(counts: ArrayLike, probs: ArrayLike, *, confidence: float = 0.99) -
         At most 1; the observed share of impossible cells is added.
     """
     _check_confidence(confidence)
-    seen, law = np.asarray(counts, np.float64), checked_law("probs", probs)
+    law = checked_law("probs", probs)
+    seen = checked_counts(counts, len(law))
     n, possible = seen.sum(), law > 0
-    impossible = float(seen[~possible].sum() / n) if n else 1.0
+    outside = float(seen[~possible].sum())
     df = int(possible.sum()) - 1
-    if n == 0:
+    if outside == n:
         return 1.0
-    if df == 0:
-        return min(1.0, impossible - math.expm1(math.log(1 - confidence) / n))
-    statistic = unbiased_chi_square(seen, law)
+    if df == 0:  # the total variation is the mass outside: Clopper-Pearson
+        return float(stats.beta.isf(1 - confidence, outside + 1, n - outside))
+    impossible = float(outside / n)
+    # A better fit than the mean one is luck, or coarse counts; it certifies no more.
+    statistic = max(unbiased_chi_square(seen, law), df)
     largest = _largest_noncentrality(statistic, df, 1 - confidence)
     return min(1.0, impossible + math.sqrt(largest / n) / 2)
 
@@ -60,7 +63,8 @@ def tv_upper_exact(
     positive parts, so both sums of extreme deviations bound it.
     """
     _check_confidence(confidence)
-    seen, law = np.asarray(counts, np.float64), checked_law("probs", probs)
+    law = checked_law("probs", probs)
+    seen = checked_counts(counts, len(law))
     n, error = seen.sum(), (1 - confidence) / len(law) / 2
     if n == 0:
         return 1.0
@@ -77,8 +81,6 @@ def tv_upper_exact(
 
 def _largest_noncentrality(statistic: float, df: int, error: float) -> float:
     """Largest noncentrality that still gives so small a statistic."""
-    if statistic <= 0:
-        statistic = 1e-9
 
     def chance(noncentrality: float) -> float:
         return float(stats.ncx2.cdf(statistic, df, noncentrality)) - error

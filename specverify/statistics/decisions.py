@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from specverify.statistics.evalues import EValue, Portfolio, checked_law
 from specverify.statistics.impossible import samples_to_see
-from specverify.statistics.planning import acceptance_limit, plan_samples
+from specverify.statistics.planning import acceptance_limit, check_rates, plan_samples
 from specverify.statistics.tolerance import TolerantPortfolio
 
 FloatArray = NDArray[np.float64]
@@ -86,6 +86,7 @@ class SequentialTest:
         tolerance: float = 0.0,
     ) -> None:
         self.law = checked_law("probs", probs)
+        check_rates(level=level, power=power, tv=tv)
         self.level, self.power, self.tv = level, power, tv
         self.tolerance = tolerance
         self.portfolio: Portfolio | TolerantPortfolio = (
@@ -109,11 +110,11 @@ class SequentialTest:
 
     def looks(self) -> list[int]:
         """Sample sizes at which to look, growing geometrically up to `n_max`."""
-        sizes, size = [], self.n_max * _FIRST_LOOK
+        sizes, size = {self.n_max}, self.n_max * _FIRST_LOOK
         while size < self.n_max:
-            sizes.append(math.ceil(size))
+            sizes.add(math.ceil(size))
             size *= _LOOK_FACTOR
-        return [*sizes, self.n_max]
+        return sorted(sizes)
 
     def decide(self, counts: ArrayLike) -> Decision:
         """Judge whole-number counts over the cells, all draws so far together."""
@@ -128,6 +129,8 @@ class SequentialTest:
 
     def _excluded(self, seen: FloatArray, n: int) -> bool:
         """Whether a bias of `tv` would by now have shown as a larger statistic."""
+        if seen[self.law == 0].any():  # granted by a tolerance, unseen by the statistic
+            return False
         limit = acceptance_limit(n, self._df, self.power, self.tv, len(self.looks()))
         return deviation(seen, self.law) <= limit
 

@@ -136,13 +136,7 @@ class Portfolio:
 
     def evaluate(self, counts: ArrayLike) -> EValue:
         """E-value of whole-number counts over the cells, [cells]."""
-        seen = np.asarray(counts, dtype=np.float64)
-        if seen.shape != self._possible.shape:
-            msg = f"counts has shape {seen.shape}; the law has {len(self._possible)} cells"
-            raise ValueError(msg)
-        if (seen < 0).any() or (seen != np.floor(seen)).any():
-            msg = f"counts holds {seen.min():g}; allowed are whole numbers from 0"
-            raise ValueError(msg)
+        seen = checked_counts(counts, len(self._possible))
         impossible = np.flatnonzero(~self._possible & (seen > 0))
         possible = seen[self._possible]
         parts = {name: part(possible) for name, part in self._parts.items()}
@@ -230,7 +224,8 @@ def log_mixed(
     seen = counts > 0
     logs = []
     for other in others.values():
-        ratio = other[seen] / p[seen]
+        with np.errstate(over="ignore"):  # the smaller of two e-values is one
+            ratio = np.minimum(other[seen] / p[seen], np.finfo(np.float64).max)
         for rate in _MIXING_RATES:
             with np.errstate(divide="ignore"):  # at rate 1 a seen cell may have r = 0
                 logs.append(float(counts[seen] @ np.log1p(rate * (ratio - 1))))
@@ -241,6 +236,19 @@ def log_mean(logs: ArrayLike) -> float:
     """Logarithm of the average of e-values given as logarithms."""
     values = np.asarray(logs, dtype=np.float64)
     return float(np.logaddexp.reduce(values) - np.log(len(values)))
+
+
+def checked_counts(counts: ArrayLike, cells: int) -> FloatArray:
+    """Counts as float64; raises `ValueError` unless whole, from 0, one for each cell."""
+    seen = np.asarray(counts, dtype=np.float64)
+    if seen.shape != (cells,):
+        msg = f"counts has shape {seen.shape}; the law has {cells} cells"
+        raise ValueError(msg)
+    bad = ~np.isfinite(seen) | (seen < 0) | (seen != np.floor(seen))
+    if bad.any():
+        msg = f"counts holds {seen[bad][0]:g}; allowed are whole numbers from 0"
+        raise ValueError(msg)
+    return seen
 
 
 def checked_law(name: str, probs: ArrayLike) -> FloatArray:

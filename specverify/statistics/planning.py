@@ -25,6 +25,7 @@ from scipy import optimize, stats
 _PARTS: Final = 4
 _WEIGHT: Final = 0.5 / _PARTS
 _LARGEST: Final = 10**12
+_SMALLEST_TV: Final = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,9 @@ def min_detectable_tv(*, samples: int, cells: int, level: float, power: float) -
 
     if short(1 - 1e-9) < 0:
         return 1.0
-    return float(optimize.brentq(short, 1e-7, 1 - 1e-9, xtol=1e-7))
+    if short(_SMALLEST_TV) >= 0:
+        return _SMALLEST_TV
+    return float(optimize.brentq(short, _SMALLEST_TV, 1 - 1e-9, xtol=1e-7))
 
 
 def detection(n: float, df: int, level: float, tv: float) -> float:
@@ -142,7 +145,12 @@ def _check(cells: int, level: float, power: float, tv: float) -> None:
     if cells < 2:
         msg = f"cells is {cells}; a decision needs 2 or more"
         raise ValueError(msg)
-    for name, value in (("level", level), ("power", power), ("tv", tv)):
+    check_rates(level=level, power=power, tv=tv)
+
+
+def check_rates(**rates: float) -> None:
+    """Raise `ValueError` unless each of the named rates lies inside (0, 1)."""
+    for name, value in rates.items():
         if not 0 < value < 1:
             msg = f"{name} is {value}; allowed is the open interval (0, 1)"
             raise ValueError(msg)

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specverify.statistics.evalues import EValue, checked_law, log_mean
+from specverify.statistics.evalues import EValue, checked_counts, checked_law, log_mean
 from specverify.statistics.partitions import rank_bins, ratio_bins
 
 FloatArray = NDArray[np.float64]
@@ -46,20 +46,25 @@ class TolerantPortfolio:
             msg = f"tolerance is {tolerance}; allowed is the open interval (0, 1)"
             raise ValueError(msg)
         law = checked_law("probs", probs)
-        sets = [np.eye(len(law), dtype=bool), ~np.eye(len(law), dtype=bool)]
-        sets.append(_cumulative(rank_bins(law)))
+        self._cells = len(law)
+        sets = [_cumulative(rank_bins(law))]
         if draft is not None:
-            sets.append(_cumulative(ratio_bins(law, checked_law("draft", draft))))
-        self._sets = np.concatenate(sets)  # [sets, cells]
-        bounds = self._sets @ law + tolerance
-        self._sets = self._sets[bounds < 1]
-        self._bounds = bounds[bounds < 1]
+            q = checked_law("draft", draft)
+            if q.shape != law.shape:
+                msg = f"draft has {len(q)} cells, the law has {len(law)}"
+                raise ValueError(msg)
+            sets.append(_cumulative(ratio_bins(law, q)))
+        self._sets = np.concatenate(sets)  # [sets, cells], besides the single cells
+        bounds = self._inside(law, 1.0) + tolerance
+        self._used = bounds < 1
+        self._bounds = bounds[self._used]
         self.size = len(self._bounds)
 
     def evaluate(self, counts: ArrayLike) -> EValue:
         """E-value of whole-number counts over the cells, [cells]."""
-        seen = np.asarray(counts, dtype=np.float64)
-        inside, n = self._sets @ seen, seen.sum()
+        seen = checked_counts(counts, self._cells)
+        n = seen.sum()
+        inside = self._inside(seen, n)[self._used]
         logs = [
             inside * np.log1p(h * (1 / self._bounds - 1)) + (n - inside) * np.log1p(-h)
             for h in _STAKES
@@ -67,6 +72,10 @@ class TolerantPortfolio:
         total = np.concatenate(logs)
         log_e = log_mean(total) if len(total) else 0.0
         return EValue(log_e, {"sets": log_e})
+
+    def _inside(self, weights: FloatArray, total: float) -> FloatArray:
+        """Weight in each set: single cells, their complements, cumulative bins."""
+        return np.concatenate([weights, total - weights, self._sets @ weights])
 
 
 def _cumulative(bins: NDArray[np.int64]) -> NDArray[np.bool_]:

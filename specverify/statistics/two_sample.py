@@ -106,14 +106,15 @@ def _shrinkage(seen: NDArray[np.float64], pooled: NDArray[np.float64]) -> float:
 
 
 def _checked(name: str, outcomes: ArrayLike, cells: int) -> IntArray:
-    values = np.asarray(outcomes, dtype=np.int64)
-    if values.ndim != 1 or (
-        len(values) and not 0 <= values.min() <= values.max() < cells
-    ):
+    values = np.asarray(outcomes)
+    if values.ndim != 1:
+        msg = f"{name} has shape {values.shape}; it must be [requests]"
+        raise ValueError(msg)
+    bad = ~((values >= 0) & (values < cells) & (values == np.floor(values)))
+    if bad.any():
         msg = (
-            f"{name} has shape {values.shape} and values up to "
-            f"{values.max() if values.size else 'none'}; allowed are outcomes [requests] "
-            f"from 0 to {cells - 1}"
+            f"{name} holds {values[bad][0]:g}; allowed are whole numbers from 0 to "
+            f"{cells - 1}"
         )
         raise ValueError(msg)
-    return values
+    return values.astype(np.int64)
