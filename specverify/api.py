@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from specverify import recorder
 from specverify.checks.plan import Plan, make_plan
@@ -195,9 +199,10 @@ class CheckItem:
 
         __tracebackhide__ = True
         plan = self.plan()
-        record = run_check(
-            self.check, _rig(subject, plan), plan, expected=self._expected
-        )
+        with _fair_threads():
+            record = run_check(
+                self.check, _rig(subject, plan), plan, expected=self._expected
+            )
         evidence = make_evidence(
             subject, plan, [record], promised=[self.check.id], seconds=record.duration_s
         )
@@ -214,6 +219,22 @@ class CheckItem:
             raise InconclusiveError(failure_text(evidence), evidence)
         if record.status == "violation" and failing:
             raise LosslessnessError(failure_text(evidence), evidence)
+
+
+@contextlib.contextmanager
+def _fair_threads() -> Iterator[None]:
+    """Share the cores among the workers of pytest-xdist for the length of a check.
+
+    Each worker would otherwise start as many threads as there are cores, and all of them
+    wait for each other.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, min(before, (os.cpu_count() or 1) // workers)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 _rigs: dict[tuple[int, Plan], Rig] = {}

@@ -33,7 +33,7 @@ Outcome = Literal["reject", "accept", "continue"]
 
 #: First look, as a fraction of n_max, and the factor from look to look.
 _FIRST_LOOK: Final = 1 / 64
-_LOOK_FACTOR: Final = 1.25
+_LOOK_FACTOR: Final = 1.5
 #: Up to here counts are too coarse for a continuous law to describe small statistics.
 _FEW_CELLS: Final = 8
 

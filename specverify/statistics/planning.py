@@ -110,7 +110,7 @@ def rejection_limit(n: float, df: int, level: float, tv: float) -> float:
 
 
 def acceptance_limit(
-    n: float, df: int, power: float, tv: float, looks: int = 19
+    n: float, df: int, power: float, tv: float, looks: int = 12
 ) -> float:
     """Unbiased chi-square statistic below which n draws exclude a bias of `tv`.
 
