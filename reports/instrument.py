@@ -104,11 +104,18 @@ def whole_run(seed: int) -> tuple[str, int]:
 
     from specverify.checks.plan import make_plan
     from specverify.checks.run import run_checks
+    from specverify.core import verify_chain
+    from specverify.subjects.protocol import subject
     from specverify.subjects.resolve import resolve
 
     torch.set_num_threads(1)
     plan = make_plan("quick", seed=seed, error_rate=INFLATED, max_seconds=600)
-    evidence = run_checks(resolve("reference:chain"), plan)
+    # The reference without its argument checks, which cost a fifth of the time.
+    unchecked = partial(verify_chain, validate=False)
+    capabilities = resolve("reference:chain").capabilities.to_json() | {
+        "rng": "generator"
+    }
+    evidence = run_checks(subject(unchecked, name="reference", **capabilities), plan)
     return evidence.verdict, evidence.samples
 
 

@@ -12,15 +12,13 @@ from hypothesis.strategies import SearchStrategy
 
 from specverify.checks.comparison import Comparison, Tabulate, Tabulation
 from specverify.checks.reproduce import counterexample
-from specverify.checks.search import Evaluation, LawSearch
+from specverify.checks.search import Evaluation, LawSearch, sequential_test
 from specverify.checks.session import Finding, Session
 from specverify.evidence.records import Effect, Table
 from specverify.inputs.cases import Case
 from specverify.inputs.models import IntArray
 from specverify.statistics.certificates import tv_upper
 from specverify.statistics.chisquare import ChiSquare
-from specverify.statistics.evalues import Portfolio
-from specverify.statistics.tolerance import TolerantPortfolio
 from specverify.subjects.faults import SubjectFault
 
 _SHOWN_CELLS = 64
@@ -184,23 +182,19 @@ def _attribute(
         counts = tabulation.count(session.rig.single_rows(), 4 * smallest.samples, seed)
     except SubjectFault:
         return None, found
-    if violates(tabulation, counts, smallest.limit):
+    if _violates(session, tabulation, counts, smallest.limit):
         return None, found
     return "contract", DEPENDENT
 
 
-def violates(tabulation: Tabulation, counts: IntArray, level: float) -> bool:
+def _violates(
+    session: Session, tabulation: Tabulation, counts: IntArray, level: float
+) -> bool:
     """Whether counts contradict their law, at an error rate of `level`."""
     if tabulation.probs is None:
         return tabulation.beside(counts).test(level).p_value < level
-    portfolio = (
-        TolerantPortfolio(
-            tabulation.probs, tolerance=tabulation.tolerance, draft=tabulation.draft
-        )
-        if tabulation.tolerance
-        else Portfolio(tabulation.probs, draft=tabulation.draft)
-    )
-    return portfolio.evaluate(counts).log_e >= math.log(1 / level)
+    test = sequential_test(tabulation, session.plan, level)
+    return test.decide(counts).outcome == "reject"
 
 
 def _reason(evaluation: Evaluation) -> str:

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.strategies import SearchStrategy
 
 from specverify.checks.comparison import Comparison, Tabulate, Tabulation
+from specverify.checks.plan import Plan
 from specverify.checks.session import Session
 from specverify.inputs.cases import Case
 from specverify.inputs.models import IntArray
@@ -191,7 +192,7 @@ class LawSearch:
         tabulation = self._tabulate(case)
         if tabulation.probs is None:
             return self._judge_independence(case, tabulation, level)
-        test = self._test(tabulation, level)
+        test = sequential_test(tabulation, self.session.plan, level)
         goal = int(min(test.n_max, self._enough))
         counts = np.zeros(len(tabulation.labels), np.int64)
         for size in [look for look in test.looks() if look < goal] + [goal]:
@@ -208,19 +209,6 @@ class LawSearch:
             kind=decision.evidence.strongest if decision.evidence.parts else "",
             detectable_tv=self._resolution(test, decision.outcome, decision.samples),
             cut=decision.outcome == "continue" and decision.samples < goal,
-        )
-
-    def _test(self, tabulation: Tabulation, level: float) -> SequentialTest:
-        plan = self.session.plan
-        assert tabulation.probs is not None  # noqa: S101 - independence is judged apart
-        return SequentialTest(
-            tabulation.probs,
-            level=level,
-            power=plan.power,
-            tv=plan.detect_tv,
-            draft=tabulation.draft,
-            alternatives=tabulation.alternatives,
-            tolerance=tabulation.tolerance,
         )
 
     def _resolution(
@@ -283,6 +271,20 @@ class LawSearch:
             counts = counts + tabulation.count(self.session.rig, rows, seed)
             rate = max((int(counts.sum()) - have) / rows, 0.01)
         return counts
+
+
+def sequential_test(tabulation: Tabulation, plan: Plan, level: float) -> SequentialTest:
+    """The test of a law that is known, at the errors and resolution of a plan."""
+    assert tabulation.probs is not None  # noqa: S101 - independence is judged apart
+    return SequentialTest(
+        tabulation.probs,
+        level=level,
+        power=plan.power,
+        tv=plan.detect_tv,
+        draft=tabulation.draft,
+        alternatives=tabulation.alternatives,
+        tolerance=tabulation.tolerance,
+    )
 
 
 def find_smallest(

@@ -5,9 +5,25 @@ Vocabulary
 ----------
 A *level* is the probability with which a test may reject although the law holds (false
 alarm). *Power* is the probability with which it rejects when the true law lies at a given
-total variation from the stated one. Each test comes as three functions: the test itself,
-``min_detectable_tv`` for a given number of draws, ``min_samples`` for a given bias.
+total variation from the stated one.
 
-`ledger` spends the error rate of a run over its tests, `chisquare` is the test, and
-`partitions` says how large vocabularies are cut into few cells.
+Where to look
+-------------
+`assertions`
+    The triples for any categorical sampler: how many draws, the assertion itself, what it
+    would have seen.
+`decisions`
+    The sequential test that the checks use; `evalues` is its evidence, `planning` its cost.
+`tolerance`
+    The same for a law that is known up to rounding.
+`two_sample`
+    Two samplers whose common law nobody knows.
+`certificates`
+    Upper bounds on the total variation.
+`ledger`
+    Spends the error rate of a run over everything that is tested in it.
+`chisquare`
+    Pearson's test through SciPy: beside every decision, and for independence.
+`impossible`, `partitions`
+    Events of probability zero; how large vocabularies are cut into cells.
 """
