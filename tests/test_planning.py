@@ -43,13 +43,16 @@ def test_the_constants_are_told_apart_from_each_other():
     assert draws(cells=4) * 0.05**2 != pytest.approx(CONSTANTS[2], rel=0.04)
 
 
-@pytest.mark.parametrize(("vocab", "right", "wrong"), [(2, 3.9, 12), (32, 9.7, 21.3)])
-def test_mean_numbers_of_draws_are_near_those_of_the_study(vocab, right, wrong):
-    """Early acceptance spends half of the error here, hence the wider margin."""
-    plan = plan_samples(cells=vocab, tv=0.01, **RATES)
+#: Measured on Zipf laws, mean of 300 decisions: reports/instrument/README.md.
+MEASURED = [(4, 2653, 6633), (32, 5129, 10640), (1000, 20727, 40815)]
 
-    assert plan.expected_right * 0.01**2 == pytest.approx(right, rel=0.5)
-    assert plan.expected_wrong * 0.01**2 == pytest.approx(wrong, rel=0.05)
+
+@pytest.mark.parametrize(("vocab", "right", "wrong"), MEASURED)
+def test_mean_numbers_of_draws_are_near_those_measured(vocab, right, wrong):
+    plan = plan_samples(cells=vocab, tv=0.05, **RATES)
+
+    assert plan.expected_right == pytest.approx(right, rel=0.1)
+    assert plan.expected_wrong == pytest.approx(wrong, rel=0.1)
 
 
 # --- draws and biases are inverse -----------------------------------------------------

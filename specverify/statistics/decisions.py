@@ -23,17 +23,14 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specverify.statistics import planning
 from specverify.statistics.evalues import EValue, Portfolio, checked_law
 from specverify.statistics.impossible import samples_to_see
-from specverify.statistics.planning import acceptance_limit, check_rates, plan_samples
 from specverify.statistics.tolerance import TolerantPortfolio
 
 FloatArray = NDArray[np.float64]
 Outcome = Literal["reject", "accept", "continue"]
 
-#: First look, as a fraction of n_max, and the factor from look to look.
-_FIRST_LOOK: Final = 1 / 64
-_LOOK_FACTOR: Final = 1.5
 #: Up to here counts are too coarse for a continuous law to describe small statistics.
 _FEW_CELLS: Final = 8
 
@@ -86,7 +83,7 @@ class SequentialTest:
         tolerance: float = 0.0,
     ) -> None:
         self.law = checked_law("probs", probs)
-        check_rates(level=level, power=power, tv=tv)
+        planning.check_rates(level=level, power=power, tv=tv)
         self.level, self.power, self.tv = level, power, tv
         self.tolerance = tolerance
         self.portfolio: Portfolio | TolerantPortfolio = (
@@ -98,7 +95,9 @@ class SequentialTest:
         )
         self._df = int(np.count_nonzero(self.law)) - 1
         if self._df:
-            plan = plan_samples(cells=self._df + 1, level=level, power=power, tv=tv)
+            plan = planning.plan_samples(
+                cells=self._df + 1, level=level, power=power, tv=tv
+            )
             self.n_max = plan.n_max
         else:  # one outcome is possible: any other is a proof
             self.n_max = samples_to_see(tv, power=power)
@@ -110,11 +109,7 @@ class SequentialTest:
 
     def looks(self) -> list[int]:
         """Sample sizes at which to look, growing geometrically up to `n_max`."""
-        sizes, size = {self.n_max}, self.n_max * _FIRST_LOOK
-        while size < self.n_max:
-            sizes.add(math.ceil(size))
-            size *= _LOOK_FACTOR
-        return sorted(sizes)
+        return planning.looks(self.n_max)
 
     def decide(self, counts: ArrayLike) -> Decision:
         """Judge whole-number counts over the cells, all draws so far together."""
@@ -131,7 +126,9 @@ class SequentialTest:
         """Whether a bias of `tv` would by now have shown as a larger statistic."""
         if seen[self.law == 0].any():  # granted by a tolerance, unseen by the statistic
             return False
-        limit = acceptance_limit(n, self._df, self.power, self.tv, len(self.looks()))
+        limit = planning.acceptance_limit(
+            n, self._df, self.power, self.tv, len(self.looks())
+        )
         return deviation(seen, self.law) <= limit
 
 

@@ -15,6 +15,7 @@ with noncentrality of at least ``4 n e^2``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -25,6 +26,9 @@ from scipy import optimize, stats
 _PARTS: Final = 4
 _WEIGHT: Final = 0.5 / _PARTS
 _LARGEST: Final = 10**12
+#: First look, as a fraction of n_max, and the factor from look to look.
+_FIRST_LOOK: Final = 1 / 64
+_LOOK_FACTOR: Final = 1.5
 _SMALLEST_TV: Final = 1e-7
 
 
@@ -71,11 +75,31 @@ def plan_samples(*, cells: int, level: float, power: float, tv: float) -> Sample
     _check(cells, level, power, tv)
     df = cells - 1
     n_max = _first(lambda n: detection(n, df, level, tv) >= _kept(power))
-    mean_wrong = _first(
-        lambda n: df + 4 * n * tv**2 >= rejection_limit(n, df, level, tv)
+    sizes = looks(n_max)
+    right = _mean_stop(
+        sizes,
+        lambda n: stats.chi2.cdf(acceptance_limit(n, df, power, tv, len(sizes)), df),
     )
-    mean_right = _first(lambda n: acceptance_limit(n, df, power, tv) >= df)
-    return SamplePlan(n_max, min(mean_right, n_max), min(mean_wrong, n_max))
+    wrong = _mean_stop(sizes, lambda n: detection(n, df, level, tv))
+    return SamplePlan(n_max, right, wrong)
+
+
+def looks(n_max: int) -> list[int]:
+    """Sample sizes at which a decision looks, growing geometrically up to `n_max`."""
+    sizes, size = {n_max}, n_max * _FIRST_LOOK
+    while size < n_max:
+        sizes.add(math.ceil(size))
+        size *= _LOOK_FACTOR
+    return sorted(sizes)
+
+
+def _mean_stop(sizes: list[int], stopped: Callable[[int], float]) -> int:
+    """Mean size of the look at which a decision falls, given its chance by each look."""
+    mean, before, going = 0.0, 0, 1.0
+    for size in sizes:
+        mean += going * (size - before)
+        before, going = size, 1 - stopped(size)
+    return math.ceil(mean)
 
 
 @lru_cache(maxsize=4096)
@@ -124,10 +148,8 @@ def _kept(power: float) -> float:
     return 1 - (1 - power) / 2
 
 
-def _first(true_from: object) -> int:
+def _first(condition: Callable[[int], bool]) -> int:
     """Smallest n at which a condition that stays true becomes true."""
-    condition = true_from
-    assert callable(condition)  # noqa: S101 - a private helper
     high = 16
     while not condition(high):
         high *= 2
