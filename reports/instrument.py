@@ -268,7 +268,8 @@ def main() -> None:
 
 TEMPLATE = """# The instrument itself
 
-`python reports/instrument.py {options}`, {seconds} s on two cores.
+`python reports/instrument.py {options}`, {seconds} s on two cores. Whole runs are kept in
+`runs.csv`; the first pass took half an hour.
 
 ## False alarms
 
