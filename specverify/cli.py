@@ -69,7 +69,6 @@ def _report_internal(error: Exception) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from specverify.checks.plan import make_plan
-    from specverify.checks.registry import checks_for
     from specverify.checks.run import run_checks
     from specverify.subjects.resolve import resolve
     from specverify.terminal import Progress
@@ -93,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     pattern = chosen.get("checks", "*")
     _leave_cores_to_others()
     progress = Progress(quiet=options.format == "json")
-    progress.begin(subject, plan, checks_for(subject.kind, pattern))
+    progress.begin(subject, plan)
     evidence = run_checks(
         subject,
         plan,

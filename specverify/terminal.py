@@ -29,7 +29,7 @@ _COLOURS: Final = {
 
 
 class Progress:
-    """One line a check, as it ends; a live status line on terminals.
+    """One line a check, as it ends.
 
     Parameters
     ----------
@@ -39,9 +39,8 @@ class Progress:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(quiet=quiet, highlight=False, soft_wrap=True)
-        self._left: list[str] = []
 
-    def begin(self, subject: Subject, plan: Plan, checks: Sequence[Check]) -> None:
+    def begin(self, subject: Subject, plan: Plan) -> None:
         """Say what is about to run, with everything that repeats it."""
         version = f" {subject.version}" if subject.version else ""
         self._console.print(
@@ -50,7 +49,6 @@ class Progress:
             f"seed {plan.seed}",
             markup=False,
         )
-        self._left = [check.id for check in checks]
 
     def show(self, record: CheckRecord) -> None:
         """Print the line of a check that has ended."""

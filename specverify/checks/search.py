@@ -59,8 +59,6 @@ class Evaluation:
         Error rate of the decision.
     log_e
         Evidence against the law, natural logarithm; None where chi-square decided.
-    kind
-        The kind of alternative that fits best.
     detectable_tv
         Bias that would have been seen.
     fault
@@ -74,7 +72,6 @@ class Evaluation:
     comparison: Comparison | None = None
     limit: float = 0.0
     log_e: float | None = None
-    kind: str = ""
     detectable_tv: float | None = None
     fault: str = ""
     cut: bool = False
@@ -206,7 +203,6 @@ class LawSearch:
             comparison=tabulation.beside(counts),
             limit=level,
             log_e=decision.evidence.log_e,
-            kind=decision.evidence.strongest if decision.evidence.parts else "",
             detectable_tv=self._resolution(test, decision.outcome, decision.samples),
             cut=decision.outcome == "continue" and decision.samples < goal,
         )
