@@ -38,9 +38,13 @@ KINDS = ("none", "spread", "cell")
 Law = NDArray[np.float64]
 
 
-def zipf(vocab: int) -> Law:
-    """Target of all simulations: falls off as 1/rank."""
-    law = 1 / np.arange(1, vocab + 1)
+def worst_case(vocab: int) -> Law:
+    """Target of all simulations: falls off as 1/rank; two tokens are equally likely.
+
+    The planner plans for the law and the direction in which a bias is hardest to see: half
+    of the mass moves in proportion. Two tokens allow that only if each has one half.
+    """
+    law = 1 / np.arange(1, vocab + 1) if vocab > 2 else np.ones(vocab)
     return law / law.sum()
 
 
@@ -78,7 +82,7 @@ def simulate(situation: tuple[int, str, float], repeats: int) -> Cell:
     """Run the sequential test on simulated draws again and again."""
     vocab, kind, tv = situation
     rng = np.random.default_rng([vocab, KINDS.index(kind), int(tv * 1000)])
-    p = zipf(vocab)
+    p = worst_case(vocab)
     law = biased(p, kind, tv)
     test = SequentialTest(p, level=LEVEL, power=POWER, tv=tv)
     used, rejected = [], 0
@@ -151,7 +155,7 @@ def fixed_power(cell: Cell, repeats: int) -> tuple[int, int]:
     """Draws and detections of a fixed-n chi-square test planned for the same errors."""
     n = chisquare.min_samples(tv=cell.tv, cells=cell.vocab, level=LEVEL, power=POWER)
     rng = np.random.default_rng([cell.vocab, 11])
-    p = zipf(cell.vocab)
+    p = worst_case(cell.vocab)
     law = biased(p, cell.kind, cell.tv)
     hits = sum(
         chisquare.goodness_of_fit(rng.multinomial(n, law), p, level=LEVEL).p_value
@@ -164,7 +168,7 @@ def fixed_power(cell: Cell, repeats: int) -> tuple[int, int]:
 def p_values(vocab: int, repeats: int) -> Law:
     """P-values of the fixed-n chi-square test under the law."""
     rng = np.random.default_rng([vocab, 13])
-    p = zipf(vocab)
+    p = worst_case(vocab)
     draws = (rng.multinomial(200 * vocab, p) for _ in range(repeats))
     found = [chisquare.goodness_of_fit(c, p, level=0.01).p_value for c in draws]
     return np.array(found)
@@ -283,9 +287,10 @@ The rule "chi-square p < 0.01 on each of 100 examples" on right samplers: flagge
 
 ## Power and draws against the planner
 
-Decisions at level 1e-9 and power 0.99 on Zipf laws. `spread` tilts all tokens in proportion
-(the worst direction), `cell` moves the mass onto one token. For a right sampler "rejected"
-is the false-alarm rate of one decision.
+Decisions at level 1e-9 and power 0.99 on Zipf laws; on two tokens, where the worst law is
+the even one, on that. `spread` tilts all tokens in proportion (the worst direction, which
+the planner plans for), `cell` moves the mass onto one token. For a right sampler
+"rejected" is the false-alarm rate of one decision.
 
 {power}
 
