@@ -16,8 +16,8 @@ from torch import Tensor
 import specverify
 from specverify.checks.plan import make_plan
 from specverify.checks.run import run_checks
-from specverify.core import draw_uniforms, inverse_cdf
-from specverify.core.chain import accept_tokens, assemble
+from specverify.core.chain import accept_tokens
+from specverify.core.steps import ChainStep
 from specverify.evidence.records import Evidence
 from specverify.report.html import write_html
 from specverify.subjects.resolve import resolve
@@ -33,12 +33,13 @@ def residual_from_p(
     generator: torch.Generator,
 ) -> Tensor:
     """Verify as published, but draw the recovered token from p instead of (p - q)+."""
-    batch, k = draft_token_ids.shape
-    u = draw_uniforms((batch, k + 1), device=target_probs.device, generator=generator)
-    accepted = accept_tokens(draft_token_ids, draft_probs, target_probs, u[:, :k])
-    num_accepted = accepted.long().cumprod(dim=1).sum(dim=1)
-    row = target_probs[torch.arange(batch), num_accepted]  # [batch, vocab]
-    return assemble(draft_token_ids, inverse_cdf(row, u[:, k]), num_accepted)
+    step = ChainStep.open(
+        draft_token_ids, draft_probs, target_probs, generator=generator
+    )
+    accepted = accept_tokens(*step.drafted(), step.uniforms[:, : step.k])
+    num_accepted = step.accepted_prefix(accepted)
+    p, _ = step.rows(num_accepted)
+    return step.emit(num_accepted, p).output_token_ids
 
 
 SUBJECTS = {

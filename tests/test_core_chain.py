@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from specverify.core import inverse_cdf, residual_weights, verify_chain
-from specverify.core.chain import accept_tokens, assemble
+from specverify.core.chain import accept_tokens
+from specverify.core.steps import ChainStep
 from specverify.inputs import WITNESSES
 from specverify.laws.distributions import token_accepted_law
 from specverify.statistics.chisquare import goodness_of_fit
@@ -78,21 +79,19 @@ def test_injected_uniforms_give_the_target_law_exactly(dtype, device):
 
 
 def lossy(*, accept=accept_tokens, weights=residual_weights):
-    """A verifier of one draft with a part exchanged."""
+    """The verifier with a part exchanged."""
 
     def verify(ids, q, p, *, uniforms):
-        accepted = accept(ids, q, p, uniforms[:, :1])[:, 0].long()
-        token = inverse_cdf(weights(p[:, 0], q[:, 0]), uniforms[:, 1])
-        return assemble(ids, token, accepted), accepted
+        step = ChainStep.open(ids, q, p, uniforms=uniforms)
+        accepted = step.accepted_prefix(accept(*step.drafted(), uniforms[:, :-1]))
+        return step.emit(accepted, weights(*step.rows(accepted)))
 
     return verify
 
 
 LOSSY = {
-    "accepts all": lossy(accept=lambda ids, q, p, u: u < 1),
-    "ratio upside down": lossy(
-        accept=lambda ids, q, p, u: accept_tokens(ids, p[:, :1], q, u)
-    ),
+    "accepts all": lossy(accept=lambda p, q, u: u < 1),
+    "ratio upside down": lossy(accept=lambda p, q, u: accept_tokens(q, p, u)),
     "recovers from p": lossy(weights=lambda p, q: p),
     "recovers from |p - q|": lossy(weights=lambda p, q: (p - q).abs()),
     "recovers from (q - p)+": lossy(weights=lambda p, q: residual_weights(q, p)),

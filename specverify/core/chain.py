@@ -9,32 +9,11 @@ the target. The emitted tokens follow the target's law exactly.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
 import torch
 from torch import Tensor
 
 from specverify.core.residual import residual_weights
-from specverify.core.sampling import draw_uniforms, inverse_cdf
-from specverify.core.validation import check_metadata, check_values
-
-#: Stands behind the last emitted token of a row.
-PLACEHOLDER_TOKEN_ID: Final = -1
-
-
-class ChainResult(NamedTuple):
-    """What one verification step emits.
-
-    Attributes
-    ----------
-    output_token_ids
-        int64 [batch, k + 1]: accepted drafts, one recovered or bonus token, then -1.
-    num_accepted
-        int64 [batch]: accepted drafts; the emitted tokens are one more.
-    """
-
-    output_token_ids: Tensor
-    num_accepted: Tensor
+from specverify.core.steps import ChainResult, ChainStep
 
 
 def verify_chain(
@@ -96,82 +75,22 @@ def verify_chain(
     ICML 2023. Chen et al.: Accelerating large language model decoding with speculative
     sampling, 2023.
     """
-    check_metadata(
-        draft_token_ids, draft_probs, target_probs, uniforms, num_draft_tokens
+    step = ChainStep.open(
+        draft_token_ids,
+        draft_probs,
+        target_probs,
+        generator=generator,
+        uniforms=uniforms,
+        num_draft_tokens=num_draft_tokens,
+        validate=validate,
     )
-    if validate if validate is not None else target_probs.device.type == "cpu":
-        check_values(
-            draft_token_ids, draft_probs, target_probs, uniforms, num_draft_tokens
-        )
-    batch, k = draft_token_ids.shape
-    if uniforms is None:
-        uniforms = draw_uniforms(
-            (batch, k + 1), device=target_probs.device, generator=generator
-        )
-    if num_draft_tokens is None:
-        num_draft_tokens = torch.full((batch,), k, device=target_probs.device)
-    used = _positions(draft_token_ids) < num_draft_tokens.unsqueeze(1)  # [batch, k]
-    draft_token_ids = torch.where(used, draft_token_ids, 0)  # padding may be any number
-    accepted = used & accept_tokens(
-        draft_token_ids, draft_probs, target_probs, uniforms[:, :k]
-    )
-    num_accepted = accepted.long().cumprod(dim=1).sum(dim=1)  # [batch]
-    weights = _next_token_weights(
-        draft_token_ids, draft_probs, target_probs, num_accepted, num_draft_tokens
-    )
-    token = inverse_cdf(weights, uniforms[:, k])  # [batch]
-    return ChainResult(assemble(draft_token_ids, token, num_accepted), num_accepted)
+    p, q = step.drafted()
+    accepted = accept_tokens(p, q, step.uniforms[:, : step.k])
+    num_accepted = step.accepted_prefix(accepted)
+    return step.emit(num_accepted, residual_weights(*step.rows(num_accepted)))
 
 
-def accept_tokens(
-    draft_token_ids: Tensor,
-    draft_probs: Tensor | None,
-    target_probs: Tensor,
-    uniforms: Tensor,
-) -> Tensor:
-    """Test every draft token by itself: bool [batch, k], True where ``u q < p``."""
-    ids = draft_token_ids.unsqueeze(-1)
-    k = draft_token_ids.shape[1]
-    p = target_probs[:, :k].gather(2, ids).squeeze(-1).to(torch.float64)  # [batch, k]
-    if draft_probs is None:
-        q = torch.ones_like(p)
-    else:
-        q = draft_probs.gather(2, ids).squeeze(-1).to(torch.float64)
+def accept_tokens(p: Tensor, q: Tensor, uniforms: Tensor) -> Tensor:
+    """Test drafts by themselves: True where ``u q < p``; p, q, u of one shape."""
     # u q < p follows from q <= p in the reals, but u q rounds up to q among subnormals.
     return (uniforms.to(torch.float64) * q < p) | ((q <= p) & (p > 0))
-
-
-def assemble(draft_token_ids: Tensor, token: Tensor, num_accepted: Tensor) -> Tensor:
-    """Lay out accepted drafts, then `token`, then placeholders: int64 [batch, k + 1]."""
-    padded = torch.cat([draft_token_ids, token.unsqueeze(1)], dim=1)  # [batch, k + 1]
-    position, last = _positions(padded), num_accepted.unsqueeze(1)
-    output = torch.where(position < last, padded, PLACEHOLDER_TOKEN_ID)
-    return torch.where(position == last, token.unsqueeze(1), output)
-
-
-def _positions(table: Tensor) -> Tensor:
-    return torch.arange(table.shape[1], device=table.device).unsqueeze(0)
-
-
-def _next_token_weights(
-    draft_token_ids: Tensor,
-    draft_probs: Tensor | None,
-    target_probs: Tensor,
-    num_accepted: Tensor,
-    num_draft_tokens: Tensor,
-) -> Tensor:
-    """Form the one row that a sequence needs: residual, or p for a bonus token."""
-    batch, k = draft_token_ids.shape
-    rows = torch.arange(batch, device=target_probs.device)
-    target_row = target_probs[rows, num_accepted].to(torch.float64)  # [batch, vocab]
-    if k == 0:
-        return target_row
-    position = num_accepted.clamp_max(k - 1)
-    if draft_probs is None:
-        draft_row = torch.zeros_like(target_row)
-        rejected = draft_token_ids[rows, position]
-        draft_row.scatter_(1, rejected.unsqueeze(1), 1.0)
-    else:
-        draft_row = draft_probs[rows, position].to(torch.float64)
-    full = (num_accepted == num_draft_tokens).unsqueeze(1)  # [batch, 1]
-    return residual_weights(target_row, torch.where(full, 0.0, draft_row))

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 
-def residual_weights(target_row: Tensor, draft_row: Tensor) -> Tensor:
+def residual_weights(
+    target_row: Tensor, draft_row: Tensor, *, otherwise: Tensor | None = None
+) -> Tensor:
     """Weights of the recovered token, ``(p - q)+``, or p where that is zero.
 
     The residual is zero only where p = q, and then a rejection is impossible in exact
@@ -23,6 +25,8 @@ def residual_weights(target_row: Tensor, draft_row: Tensor) -> Tensor:
     target_row, draft_row
         p and q at the rejected position, any float dtype. Shape [batch, vocab]. A draft
         row of zeros gives p: the law of the bonus token.
+    otherwise
+        Float64 row to give in place of a zero residual; p by default.
 
     Returns
     -------
@@ -32,4 +36,4 @@ def residual_weights(target_row: Tensor, draft_row: Tensor) -> Tensor:
     target = target_row.to(torch.float64)
     residual = (target - draft_row.to(torch.float64)).clamp_min(0)
     exhausted = residual.sum(dim=-1, keepdim=True) <= 0  # [batch, 1]
-    return torch.where(exhausted, target, residual)
+    return torch.where(exhausted, target if otherwise is None else otherwise, residual)

@@ -72,16 +72,181 @@ def check_values(
     ids = torch.where(used, draft_token_ids, 0)
     _check_range("draft_token_ids", ids, 0, target_probs.shape[-1] - 1)
     if uniforms is not None:
-        read = uniforms[torch.cat([used, first], dim=1)]
-        if not bool(((read >= 0) & (read < 1)).all()):
-            msg = (
-                f"uniforms holds values from {read.min().item():g} to "
-                f"{read.max().item():g}; allowed is the half-open interval [0, 1)"
-            )
-            raise ValueError(msg)
+        _check_unit(uniforms[torch.cat([used, first], dim=1)])
     if draft_probs is not None:
         check_distributions("draft_probs", draft_probs, used)
-        _check_support(draft_probs, ids, used)
+        mass = draft_probs.gather(2, ids.unsqueeze(-1)).squeeze(-1)  # [batch, k]
+        _check_offered(torch.where(used, ids, -1), mass)
+
+
+def check_multidraft(
+    draft_token_ids: Tensor,
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    uniforms: Tensor | None,
+    *,
+    validate: bool | None,
+) -> None:
+    """Check the arguments of a rule for several drafts at one position.
+
+    Values are looked at where `validate` says so, by default on the CPU.
+    """
+    _check_tensor("target_probs", target_probs, 2, "[batch, vocab]")
+    _check_tensor("draft_token_ids", draft_token_ids, 2, "[batch, n]")
+    batch, vocab = target_probs.shape
+    n = draft_token_ids.shape[1]
+    if vocab == 0 or n == 0:
+        msg = (
+            f"target_probs has shape {list(target_probs.shape)} and draft_token_ids "
+            f"{list(draft_token_ids.shape)}; at least one token and one draft are needed"
+        )
+        raise ValueError(msg)
+    _check_probs("target_probs", target_probs)
+    _check_like("draft_token_ids", draft_token_ids, (batch, n), target_probs)
+    _check_integer("draft_token_ids", draft_token_ids)
+    if draft_probs is not None:
+        _check_tensor("draft_probs", draft_probs, 2, "[batch, vocab]")
+        _check_like("draft_probs", draft_probs, (batch, vocab), target_probs)
+        _check_probs("draft_probs", draft_probs)
+    if uniforms is not None:
+        _check_tensor("uniforms", uniforms, 2, "[batch, n + 1]")
+        _check_like("uniforms", uniforms, (batch, n + 1), target_probs)
+        _check_floating("uniforms", uniforms)
+    if not (validate if validate is not None else target_probs.device.type == "cpu"):
+        return
+    everywhere = torch.ones(batch, dtype=torch.bool, device=target_probs.device)
+    check_distributions("target_probs", target_probs, everywhere)
+    _check_range("draft_token_ids", draft_token_ids, -1, vocab - 1)
+    if uniforms is not None:
+        _check_unit(uniforms)
+    if draft_probs is not None:
+        check_distributions("draft_probs", draft_probs, everywhere)
+        mass = draft_probs.gather(1, draft_token_ids.clamp_min(0))  # [batch, n]
+        _check_offered(draft_token_ids, mass)
+
+
+def check_tree(
+    token_ids: Tensor,
+    parents: tuple[int, ...],
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    uniforms: Tensor | None,
+    *,
+    validate: bool | None,
+    distinct: bool,
+) -> None:
+    """Check the arguments of a rule for trees, whose shape has been checked before.
+
+    Values are looked at where `validate` says so, by default on the CPU; `distinct`
+    refuses siblings with equal tokens.
+    """
+    _check_tensor("target_probs", target_probs, 3, "[batch, nodes, vocab]")
+    _check_tensor("token_ids", token_ids, 2, "[batch, nodes]")
+    batch, nodes, vocab = target_probs.shape
+    if vocab == 0:
+        msg = f"target_probs has shape {list(target_probs.shape)}; it needs one token"
+        raise ValueError(msg)
+    if len(parents) != token_ids.shape[1]:
+        msg = f"parents has {len(parents)} nodes, token_ids {token_ids.shape[1]}"
+        raise ValueError(msg)
+    _check_probs("target_probs", target_probs)
+    _check_like("token_ids", token_ids, (batch, nodes), target_probs)
+    _check_integer("token_ids", token_ids)
+    if draft_probs is not None:
+        _check_tensor("draft_probs", draft_probs, 3, "[batch, nodes, vocab]")
+        _check_like("draft_probs", draft_probs, (batch, nodes, vocab), target_probs)
+        _check_probs("draft_probs", draft_probs)
+    elif distinct:
+        msg = "draft_probs is None; this rule needs the law of the drafts"
+        raise TypeError(msg)
+    if uniforms is not None:
+        _check_tensor("uniforms", uniforms, 2, "[batch, nodes]")
+        _check_like("uniforms", uniforms, (batch, nodes), target_probs)
+        _check_floating("uniforms", uniforms)
+    if validate if validate is not None else target_probs.device.type == "cpu":
+        _check_tree_values(
+            token_ids, parents, draft_probs, target_probs, uniforms, distinct=distinct
+        )
+
+
+def _check_tree_values(
+    token_ids: Tensor,
+    parents: tuple[int, ...],
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    uniforms: Tensor | None,
+    *,
+    distinct: bool,
+) -> None:
+    vocab = target_probs.shape[2]
+    _check_range("token_ids", token_ids[:, 1:], -1, vocab - 1)
+    above = torch.tensor(parents[1:], device=token_ids.device, dtype=torch.int64)
+    used = torch.cat([torch.ones_like(token_ids[:, :1]), token_ids[:, 1:] + 1], 1) > 0
+    orphans = used[:, 1:] & ~used[:, above]
+    if bool(orphans.any()):
+        row, node = orphans.nonzero()[0].tolist()
+        msg = (
+            f"token_ids[{row}, {node + 1}] is a token and its parent is unused (-1); "
+            "below an unused node all are unused"
+        )
+        raise ValueError(msg)
+    check_distributions("target_probs", target_probs, used)
+    if uniforms is not None:
+        _check_unit(uniforms)
+    if distinct:
+        _check_siblings(token_ids, parents)
+    if draft_probs is not None:
+        asked = torch.zeros_like(used)  # nodes below which something was drafted
+        for node, parent in enumerate(parents[1:], start=1):
+            asked[:, parent] |= used[:, node]
+        check_distributions("draft_probs", draft_probs, asked)
+        ids = token_ids[:, 1:]
+        rows = draft_probs[:, above]  # [batch, nodes - 1, vocab]
+        mass = rows.gather(2, ids.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+        _check_offered(ids, mass, "token_ids", first=1)
+
+
+def _check_siblings(token_ids: Tensor, parents: tuple[int, ...]) -> None:
+    for node in range(1, len(parents)):
+        for elder in range(1, node):
+            if parents[elder] != parents[node]:
+                continue
+            same = (token_ids[:, node] == token_ids[:, elder]) & (
+                token_ids[:, node] >= 0
+            )
+            if bool(same.any()):
+                row = int(same.nonzero()[0])
+                msg = (
+                    f"token_ids[{row}] gives the siblings {elder} and {node} the same "
+                    f"token {int(token_ids[row, node])}; this rule needs distinct ones"
+                )
+                raise ValueError(msg)
+
+
+def _check_offered(
+    ids: Tensor, mass: Tensor, name: str = "draft_token_ids", first: int = 0
+) -> None:
+    """Refuse drafts to which q gives no probability; -1 is no draft.
+
+    `first` is the column of the argument at which `ids` begin.
+    """
+    outside = (ids >= 0) & (mass <= 0)
+    if bool(outside.any()):
+        row, column = outside.nonzero()[0].tolist()
+        msg = (
+            f"{name}[{row}, {column + first}] is {int(ids[row, column])}, to which "
+            "draft_probs gives probability 0; a draft must be drawn from draft_probs"
+        )
+        raise ValueError(msg)
+
+
+def _check_unit(uniforms: Tensor) -> None:
+    if not bool(((uniforms >= 0) & (uniforms < 1)).all()):
+        msg = (
+            f"uniforms holds values from {uniforms.min().item():g} to "
+            f"{uniforms.max().item():g}; allowed is the half-open interval [0, 1)"
+        )
+        raise ValueError(msg)
 
 
 def check_distributions(name: str, probs: Tensor, used: Tensor) -> None:
@@ -116,18 +281,6 @@ def check_distributions(name: str, probs: Tensor, used: Tensor) -> None:
         f"that sum to 1 within {tolerance:g} ({probs.dtype})"
     )
     raise ValueError(msg)
-
-
-def _check_support(draft_probs: Tensor, ids: Tensor, used: Tensor) -> None:
-    chosen = draft_probs.gather(2, ids.unsqueeze(-1)).squeeze(-1)  # [batch, k]
-    outside = used & (chosen <= 0)
-    if bool(outside.any()):
-        row, position = outside.nonzero()[0].tolist()
-        msg = (
-            f"draft_token_ids[{row}, {position}] is {int(ids[row, position])}, to which "
-            "draft_probs gives probability 0; a draft must be drawn from draft_probs"
-        )
-        raise ValueError(msg)
 
 
 def _check_tensor(name: str, value: object, ndim: int, shape: str) -> None:
