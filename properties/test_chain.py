@@ -28,7 +28,7 @@ from specverify.inputs.strategies import (
     distributions,
     model_pairs,
 )
-from specverify.laws import chain
+from specverify.laws import bounds, chain, steps
 from specverify.laws.distributions import (
     accept_probability,
     excess,
@@ -164,7 +164,7 @@ def test_as_much_is_accepted_as_a_lossless_rule_can_and_no_more(case):
     law = injected_law(verify_chain, case)
     accepted = sum(mass for (_, count), mass in law.items() if count)
 
-    assert accepted == chain.acceptance_bound(case.target, case.draft, 1)
+    assert accepted == bounds.acceptance_bound(case.target, case.draft, 1)
 
 
 def recovers_from_target(ids, q, p, *, uniforms=None, generator=None):
@@ -308,7 +308,7 @@ def completed(case, emitted, accepted, rng):
 
 def joint_p_value(verify, case):
     """P-value of k + 1 tokens against the target's own sampling (L13)."""
-    law = chain.autoregressive_law(case.target, case.k + 1)
+    law = steps.autoregressive_law(case.target, case.k + 1)
     cells = case.vocab ** (case.k + 1)
     draws = min_samples(tv=BIAS, cells=max(cells, 2), level=LEVEL, power=POWER)
     seed = derive_seed(0, "joint law", case.key)
@@ -352,10 +352,10 @@ def test_the_joint_law_refuses_a_bonus_token_from_the_row_before():
 @given(case=small_cases)
 def test_acceptance_up_to_any_length_stays_below_the_universal_bound(case):
     """L11: no lossless rule that accepts a prefix of one path exceeds it."""
-    law = chain.accepted_law(case.target, case.draft, case.k)
+    law = steps.accepted_law(chain.emissions, case.target, case.draft, case.k)
 
     for length in range(1, case.k + 1):
-        bound = chain.acceptance_bound(case.target, case.draft, length)
+        bound = bounds.acceptance_bound(case.target, case.draft, length)
         assert sum(law[length:]) <= bound
 
 
@@ -368,9 +368,9 @@ def test_acceptance_up_to_any_length_stays_below_the_universal_bound(case):
 def test_a_loop_of_steps_emits_the_target_for_any_number_of_tokens(pair, k, length):
     """L16: exactly, in the joint law of all tokens."""
     target, draft = pair
-    loop = chain.composed_law(target, draft, k, length)
+    loop = steps.composed_law(chain.emissions, target, draft, k, length)
 
-    assert loop == chain.autoregressive_law(target, length)
+    assert loop == steps.autoregressive_law(target, length)
 
 
 # --- invariances, path by path --------------------------------------------------------

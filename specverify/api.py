@@ -51,7 +51,7 @@ def check_lossless(
         A function with the signature of a verifier, a subject, or what
         ``specverify run`` takes: ``"transformers"``, ``"pkg.module:verify"``.
     kind
-        Contract of a plain function: "chain" (default) or "exercise".
+        Contract of a plain function: "chain" (default), "multidraft", "tree" or "exercise".
     profile
         "quick", "ci" or "nightly".
     checks

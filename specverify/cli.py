@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from specverify.config import load_settings
 from specverify.errors import EvidenceError, SpecverifyError, UsageError
@@ -131,12 +131,14 @@ def _list(options: argparse.Namespace) -> int:
         )
         return 0
     from specverify.checks.registry import checks_for
+    from specverify.subjects.protocol import Kind
     from specverify.terminal import print_checks
 
-    kinds: list[Any] = [options.kind] if options.kind else ["chain", "exercise"]
-    checks = [check for kind in kinds for check in checks_for(kind)]
+    kinds: list[Any] = [options.kind] if options.kind else list(get_args(Kind))
+    # A check that is for several kinds is listed once.
+    checks = list({c.id: c for kind in kinds for c in checks_for(kind)}.values())
     if options.format == "json":
-        names = ("id", "kind", "claim", "law", "grade", "effect")
+        names = ("id", "kinds", "claim", "law", "grade", "effect")
         print(json.dumps([{n: getattr(c, n) for n in names} for c in checks], indent=2))
     else:
         print_checks(checks)

@@ -20,7 +20,7 @@ PLAN: Final[dict[str, tuple[type, str, str]]] = {
     "call_seconds": (float, "S", "time for one call"),
     "strict_efficiency": (bool, "", "fail when less is accepted than the rule could"),
 }
-_KINDS: Final = ("chain", "exercise")
+_KINDS: Final = ("chain", "multidraft", "tree", "exercise")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -67,19 +67,18 @@ class Progress:
 
 
 def print_checks(checks: Sequence[Check]) -> None:
-    """Print the checks of each kind with claim, law and grade."""
+    """Print the checks with claim, law and grade, grouped by the kinds they are for."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120
-    for kind in dict.fromkeys(check.kind for check in checks):
-        table = Table(
-            title=f"kind {kind}", title_justify="left", box=None, pad_edge=False
-        )
+    for kinds in dict.fromkeys(check.kinds for check in checks):
+        title = f"kind {', '.join(kinds)}"
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         for column in ("check", "claim", "law", "grade", "a violation means"):
             table.add_column(column, no_wrap=column == "check")
         meaning = {"law": "lossy", "contract": "broken", "efficiency": "inefficient"}
         for check in checks:
-            if check.kind == kind:
+            if check.kinds == kinds:
                 row = (
                     check.id,
                     check.claim,

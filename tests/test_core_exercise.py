@@ -11,7 +11,8 @@ import torch
 
 from specverify.core import speculative_decode_step, speculative_verify
 from specverify.inputs import ToyModel
-from specverify.laws.chain import output_law
+from specverify.laws.chain import emissions
+from specverify.laws.steps import output_law
 
 VOCAB = 100
 
@@ -165,14 +166,18 @@ def law_of_step(step, script):
 
 
 def test_scripted_uniforms_give_the_law_of_a_step_exactly(script):
-    assert law_of_step(speculative_decode_step, script) == output_law(TARGET, DRAFT, 1)
+    assert law_of_step(speculative_decode_step, script) == output_law(
+        emissions, TARGET, DRAFT, 1
+    )
 
 
 def test_scripted_uniforms_refuse_a_step_that_recovers_from_p(script, monkeypatch):
     name = "specverify.core.exercise.residual_weights"
     monkeypatch.setattr(name, lambda target_row, draft_row: target_row)
 
-    assert law_of_step(speculative_decode_step, script) != output_law(TARGET, DRAFT, 1)
+    assert law_of_step(speculative_decode_step, script) != output_law(
+        emissions, TARGET, DRAFT, 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from specverify.checks.session import Session
 from specverify.evidence.records import conclude
 from specverify.inputs import witnesses
 from specverify.inputs.cases import Case
-from specverify.laws import chain
+from specverify.laws import steps
 from specverify.laws.distributions import accept_probability, law_distance, residual
 from specverify.subjects.resolve import resolve
 
@@ -277,7 +277,7 @@ PUBLISHED = {
 def law_of(name, case):
     """Joint law of k + 1 tokens that a defect emits on a case."""
     emitted = {}
-    for path, drafted in chain.autoregressive_law(case.draft, case.k).items():
+    for path, drafted in steps.autoregressive_law(case.draft, case.k).items():
         p = [case.target(path[:i]) for i in range(case.k + 1)]
         q = [case.draft(path[:i]) for i in range(case.k)]
         for head, row, weight in CLOSED[name](path, p, q):
@@ -285,7 +285,7 @@ def law_of(name, case):
                 outcome = (*head, token)
                 share = drafted * weight * mass
                 emitted[outcome] = emitted.get(outcome, 0) + share
-    return chain.completed_law(emitted, case.target, case.k + 1)
+    return steps.completed_law(emitted, case.target, case.k + 1)
 
 
 def counted(name):
@@ -297,7 +297,7 @@ def counted(name):
 
 @pytest.mark.parametrize(("name", "published"), PUBLISHED.items())
 def test_the_closed_form_has_the_published_distance(name, published):
-    target = chain.autoregressive_law(witnesses.W.target, 2)
+    target = steps.autoregressive_law(witnesses.W.target, 2)
     found = law_distance(law_of(name, witnesses.W), target)
 
     assert float(found) == pytest.approx(published, abs=5e-4)
@@ -323,7 +323,7 @@ def test_the_observed_law_is_the_closed_form_of_the_defect(name):
 @pytest.mark.parametrize("name", [n for n in CLOSED if LOSSY[n] != "support"])
 def test_the_estimated_distance_is_that_of_the_counts(name):
     case, counts = violated(name), counted(name)
-    target = chain.autoregressive_law(case.target, case.k + 1)
+    target = steps.autoregressive_law(case.target, case.k + 1)
     total = sum(counts.values())
     seen = {outcome: count / total for outcome, count in counts.items()}
 
@@ -398,7 +398,7 @@ def test_the_script_of_a_counterexample_prints_a_table(printed):
 
 def test_the_script_of_a_counterexample_shows_the_bias(printed):
     case = Case.from_json(smallest().counterexample.case)
-    target = chain.autoregressive_law(case.target, case.k + 1)
+    target = steps.autoregressive_law(case.target, case.k + 1)
     due = float(law_distance(law_of("residual_from_p", case), target))
 
     assert shown_distance(printed) == pytest.approx(due, abs=NOISE)

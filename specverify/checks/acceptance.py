@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from specverify.checks import tabulate
-from specverify.checks.common import allowed, generated, needs_bonus
+from specverify.checks import rules, tabulate
+from specverify.checks.common import STEPS, allowed, generated, needs_bonus
 from specverify.checks.draws import Step, draw_steps, steps_in_time
 from specverify.checks.judge import DEPENDENT, judge_law
 from specverify.checks.registry import check
@@ -25,35 +25,45 @@ from specverify.checks.session import Finding, Session
 from specverify.evidence.records import Table
 from specverify.inputs import witnesses
 from specverify.inputs.cases import Case
-from specverify.inputs.models import IntArray
-from specverify.laws import chain
+from specverify.inputs.models import FloatArray, IntArray
 from specverify.statistics.impossible import samples_to_see
-from specverify.subjects.protocol import Subject
+from specverify.subjects.protocol import EFFICIENCIES, Subject
 
 
-def needs_token_rule(subject: Subject) -> str:
-    """Reason to skip a check that holds the subject to token-level acceptance."""
-    declared = subject.capabilities.efficiency
-    if declared != "token":
-        said = f"declares efficiency={declared!r}" if declared else "declares none"
+def needs_rule(subject: Subject) -> str:
+    """Reason to skip a check that holds the subject to a law of acceptance."""
+    if not subject.capabilities.efficiency:
+        known = ", ".join(EFFICIENCIES[subject.kind])
         return (
-            f"the acceptance law of the rule is not fixed: the subject {said}; "
-            "specverify.subject(fn, efficiency='token') holds it to min(1, p/q)"
+            "the acceptance law of the rule is not fixed: the subject declares none; "
+            f"specverify.subject(fn, efficiency=...) does, with one of {known}"
         )
+    return needs_bonus(subject)
+
+
+def needs_sure_acceptance(subject: Subject) -> str:
+    """Reason to skip a check that p = q is always accepted."""
+    if subject.capabilities.draft_probs is False:
+        return "the subject takes deterministic drafts only (draft_probs=False)"
+    if subject.capabilities.greedy:
+        return "the subject decodes greedily (greedy=True)"
+    if subject.capabilities.efficiency not in {"token", "block", "coupling"}:
+        return "the declared rule, if any, promises no sure acceptance where p = q"
     return needs_bonus(subject)
 
 
 @check(
     "acceptance-bound",
     "No more drafts are accepted than any lossless rule can accept.",
-    law="L5, L11",
+    law="L5, L11, L20",
+    kinds=STEPS,
     needs=needs_bonus,
 )
 def acceptance_bound(session: Session) -> Finding:
     """Exact binomial test of each tail of the accepted length against its bound."""
     plan = session.plan
     named = allowed(session, [witnesses.J1, witnesses.W])
-    level = session.share / sum(case.k for case in named)
+    level = session.share / max(sum(case.k for case in named), 1)
     finding = Finding("pass", examples_planned=len(named))
     for case in named:
         noise = _noise(level) + _noise(1 - plan.power)
@@ -68,13 +78,10 @@ def acceptance_bound(session: Session) -> Finding:
             samples=finding.samples + rows,
             detectable_tv=max(finding.detectable_tv or 0.0, noise / math.sqrt(rows)),
             examples=finding.examples + 1,
-            tables=(*finding.tables, _by_position(case, tail)),
-            observations=(*finding.observations, _mean_accepted(case, tail)),
+            tables=(*finding.tables, *_by_position(session, case, tail)),
+            observations=(*finding.observations, _mean_accepted(session, case, tail)),
         )
-        for position in range(1, case.k + 1):
-            bound = min(
-                1.0, float(chain.acceptance_bound(case.target, case.draft, position))
-            )
+        for position, bound in enumerate(rules.acceptance_bounds(case), start=1):
             p_value = float(stats.binom.sf(tail[position] - 1, rows, bound))
             if p_value < level:
                 if _holds_alone(session, case, position, bound, rows, level):
@@ -121,63 +128,95 @@ def _tail_counts(case: Case, steps: Iterable[Step]) -> IntArray:
     return lengths[::-1].cumsum()[::-1]
 
 
-def _by_position(case: Case, tail: IntArray) -> Table:
-    """Acceptance at each position that was reached, beside token-level theory."""
-    law = np.array(chain.accepted_law(case.target, case.draft, case.k), np.float64)
-    theory = law[::-1].cumsum()[::-1]  # P(accepted >= i)
-    return Table(
-        title=f"drafts accepted by position, witness {case.name}; token-level theory",
+def _theory(session: Session, case: Case) -> tuple[str, FloatArray] | None:
+    """A rule to read acceptance beside, and its ``P(accepted >= i)``: [k + 1].
+
+    The declared one, or token-level verification for chains; None for others.
+    """
+    rule = session.capabilities.efficiency
+    if rule is None and session.subject.kind != "chain":
+        return None
+    law = np.array(rules.accepted_law(case, rule or "token"), np.float64)
+    return rule or "token", law[::-1].cumsum()[::-1]
+
+
+def _by_position(session: Session, case: Case, tail: IntArray) -> list[Table]:
+    """Acceptance at each position that was reached, beside theory."""
+    found = _theory(session, case)
+    if found is None:
+        return []
+    rule, theory = found
+    table = Table(
+        title=f"drafts accepted by position, witness {case.name}; theory of the "
+        f"{rule} rule",
         kind="position",
         labels=tuple(f"position {i}" for i in range(case.k)),
         observed=tuple(int(count) for count in tail[1:]),
         expected=tuple(
-            float(reached * later / now)
+            float(reached * later / now) if now else 0.0
             for reached, now, later in zip(
                 tail[:-1], theory[:-1], theory[1:], strict=True
             )
         ),
         trials=tuple(int(count) for count in tail[:-1]),
     )
+    return [table]
 
 
-def _mean_accepted(case: Case, tail: IntArray) -> str:
+def _mean_accepted(session: Session, case: Case, tail: IntArray) -> str:
     mean = tail[1:].sum() / tail[0]
-    token = float(chain.expected_accepted(case.target, case.draft, case.k))
-    bounds = range(1, case.k + 1)
-    most = sum(
-        float(chain.acceptance_bound(case.target, case.draft, i)) for i in bounds
-    )
-    return (
-        f"accepted {mean:.3f} of {case.k} drafts on witness {case.name}; "
-        f"token-level verification {token:.3f}, no lossless rule above {most:.3f}"
-    )
+    words = f"accepted {mean:.3f} of {case.k} drafts on witness {case.name}"
+    if session.subject.kind == "multidraft":
+        words = f"accepted a draft in {mean:.3f} of the steps on witness {case.name}"
+    found = _theory(session, case)
+    if found is not None:
+        rule, theory = found
+        words += f"; the {rule} rule accepts {theory[1:].sum():.3f}"
+    bounds = rules.acceptance_bounds(case)
+    if len(bounds) == case.k:
+        words += f", no lossless rule more than {sum(bounds):.3f}"
+    return words
 
 
 @check(
     "token-accepted-law",
-    "Emitted tokens and acceptance follow their joint law: x is accepted with mass "
-    "min(p, q)(x) and recovered with mass (p - q)+(x).",
-    law="L3",
+    "Emitted tokens and acceptance follow the joint law of the declared rule: token-level, "
+    "x is accepted with mass min(p, q)(x) and recovered with mass (p - q)+(x).",
+    law="L3, L14",
     effect="efficiency",
-    needs=needs_token_rule,
+    kinds=STEPS,
+    needs=needs_rule,
 )
 def token_accepted_law(session: Session) -> Finding:
     """Emitted tokens before completion, against the enumerated law of the rule."""
     named = allowed(session, [witnesses.W, witnesses.J1, witnesses.M1])
-    return judge_law(session, tabulate.emitted, named, generated(session))
+    rule = str(session.capabilities.efficiency)
+    return judge_law(
+        session,
+        lambda case: tabulate.emitted(case, rule),
+        named,
+        generated(session, max_cells=27 if session.subject.kind == "tree" else 81),
+    )
 
 
 @check(
     "accepted-length",
-    "The number of accepted drafts follows the law of token-level verification.",
-    law="L12",
+    "The number of accepted drafts follows the law of the declared rule.",
+    law="L12, L14",
     effect="efficiency",
-    needs=needs_token_rule,
+    kinds=STEPS,
+    needs=needs_rule,
 )
 def accepted_length(session: Session) -> Finding:
     """Number of accepted drafts, 0 to k."""
     named = allowed(session, [witnesses.P2.with_(k=5), witnesses.J1, witnesses.J2])
-    return judge_law(session, tabulate.accepted_length, named, generated(session))
+    rule = str(session.capabilities.efficiency)
+    return judge_law(
+        session,
+        lambda case: tabulate.accepted_length(case, rule),
+        named,
+        generated(session, max_cells=27 if session.subject.kind == "tree" else 81),
+    )
 
 
 @check(
@@ -186,7 +225,7 @@ def accepted_length(session: Session) -> Finding:
     law="L9",
     effect="efficiency",
     grade="structural",
-    needs=needs_token_rule,
+    needs=needs_sure_acceptance,
 )
 def equal_models(session: Session) -> Finding:
     """The draft model is the target model; a single rejection is a proof."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from specverify.checks.common import allowed, default_case
+from specverify.checks.common import STEPS, allowed, default_case, shapes
 from specverify.checks.draws import open_streams
 from specverify.checks.registry import check
 from specverify.checks.reproduce import counterexample
@@ -16,18 +16,20 @@ from specverify.checks.session import Finding, Session
 from specverify.inputs import witnesses
 from specverify.inputs.cases import Case
 from specverify.inputs.models import IntArray
+from specverify.inputs.trees import MultidraftCase, TreeCase
+from specverify.subjects.exchange import Emission, Inputs
 from specverify.subjects.faults import SubjectFault
 from specverify.subjects.protocol import Subject
-from specverify.subjects.rig import Inputs
 
 
 @check(
     "output-contract",
-    "The output is int64 [batch, k + 1]: accepted drafts, then one recovered or bonus "
-    "token from the vocabulary, then -1.",
+    "The output is int64 and holds accepted drafts, then one recovered or bonus token "
+    "from the vocabulary, then -1; of several drafts, a token and the draft that it is.",
     law="contract",
     effect="contract",
     grade="structural",
+    kinds=STEPS,
 )
 def output_contract(session: Session) -> Finding:
     """Several k and batch sizes, from one row to past 64."""
@@ -40,11 +42,9 @@ def output_contract(session: Session) -> Finding:
             emission = session.rig.verify(inputs, stream)
         except SubjectFault as fault:
             return _broken(session, case, f"{fault} (batch of {batch})", samples)
-        kept = emission.num_emitted - 1
-        position = np.arange(case.k)
-        wrong = (position < kept[:, None]) & (emission.token_ids[:, : case.k] != drafts)
-        if wrong.any():
-            row, column = np.argwhere(wrong)[0]
+        stray = _stray(case, drafts, emission)
+        if stray is not None:
+            row, column = stray
             reason = (
                 f"row {row} emits {emission.token_ids[row].tolist()} for the drafts "
                 f"{drafts[row].tolist()}: token {column} stands before the last emitted "
@@ -56,12 +56,41 @@ def output_contract(session: Session) -> Finding:
     )
 
 
+def _stray(case: Case, drafts: IntArray, emission: Emission) -> tuple[int, int] | None:
+    """Row and position of a token that stands for an accepted draft and is none."""
+    if isinstance(case, MultidraftCase):
+        return None  # the answer names the draft, and has been checked against it
+    if isinstance(case, TreeCase):
+        reached = np.zeros(drafts.shape, bool)  # nodes that the tokens so far lead to
+        reached[:, 0] = True
+    for position in range(case.k):
+        inner = position < emission.num_emitted - 1
+        token = emission.token_ids[:, position]
+        if isinstance(case, TreeCase):
+            reached = _below(case, reached) & (drafts == token[:, None])
+            found = reached.any(axis=1)
+        else:
+            found = drafts[:, position] == token
+        if (inner & ~found).any():
+            return int((inner & ~found).argmax()), position
+    return None
+
+
+def _below(case: TreeCase, nodes: np.ndarray) -> np.ndarray:
+    """Children of a set of nodes a row: bool [batch, nodes]."""
+    parents = np.array(case.parents)
+    below = nodes[:, parents]
+    below[:, 0] = False  # nothing leads to the root
+    return below
+
+
 @check(
     "inputs-unchanged",
     "No input tensor is changed, bit for bit.",
     law="contract",
     effect="contract",
     grade="structural",
+    kinds=STEPS,
 )
 def inputs_unchanged(session: Session) -> Finding:
     """Compare every argument with a copy made before the call."""
@@ -94,11 +123,12 @@ def needs_seeding(subject: Subject) -> str:
     law="contract",
     effect="contract",
     grade="structural",
+    kinds=STEPS,
     needs=needs_seeding,
 )
 def randomness(session: Session) -> Finding:
     """Replay one batch with equal and with different seeds."""
-    case = default_case(session.capabilities)
+    case = default_case(session.subject)
     inputs, _ = _inputs(session, case, 64)
     seed = session.seed(case, "replay")
 
@@ -118,7 +148,11 @@ def randomness(session: Session) -> Finding:
         rows = int((first != again).any(axis=1).sum())
         reason = f"two calls with equal {source} state differ in {rows} of 64 rows"
         return _broken(session, case, reason, samples)
-    if (first == other).all():
+    if session.capabilities.greedy:
+        if not (first == other).all():
+            reason = "greedy decoding gives different outputs for two seeds"
+            return _broken(session, case, reason, samples)
+    elif (first == other).all():
         reason = f"64 rows come out the same for two different states of its {source}"
         return _broken(session, case, reason, samples)
     if source in ("generator", "uniforms", "seed") and streams[0].moved_globals:
@@ -136,14 +170,10 @@ def randomness(session: Session) -> Finding:
 
 
 def _shapes(session: Session) -> Iterator[tuple[Case, int]]:
-    """Cases and batch sizes: k from 0 to 5, batches from 1 to past 64."""
-    if session.capabilities.draft_probs is False:
-        cases = [witnesses.O1, witnesses.O2]
-    else:
-        cases = [witnesses.P2.with_(k=k) for k in range(6)]
-        cases += [witnesses.M1, witnesses.W, witnesses.C5]
+    """Cases and batch sizes: all numbers of drafts, batches from 1 to past 64."""
+    named = [witnesses.M1, witnesses.W, witnesses.C5]
     alone = session.capabilities.max_batch == 1
-    for case in allowed(session, cases):
+    for case in (*shapes(session), *allowed(session, named)):
         for batch in (1, 2) if alone else (1, 2, 65, 130):
             yield case, batch
 
@@ -151,7 +181,7 @@ def _shapes(session: Session) -> Iterator[tuple[Case, int]]:
 def _inputs(session: Session, case: Case, batch: int) -> tuple[Inputs, IntArray]:
     rng = np.random.default_rng(session.seed(case, f"inputs {batch}"))
     none = np.empty((batch, 0), np.int64)
-    drafts = case.draft.extend(none, case.k, rng)
+    drafts = case.draw_drafts(none, rng)
     return session.rig.inputs(case, none, drafts), drafts
 
 

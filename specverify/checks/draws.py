@@ -13,7 +13,8 @@ from specverify.checks.session import Session
 from specverify.inputs.cases import Case
 from specverify.inputs.models import IntArray
 from specverify.statistics.ledger import derive_seed
-from specverify.subjects.rig import Emission, Rig
+from specverify.subjects.exchange import Emission
+from specverify.subjects.rig import Rig
 from specverify.subjects.streams import RandomStream
 
 #: Rows between two looks at the clock.
@@ -27,11 +28,11 @@ class Step:
     Attributes
     ----------
     drafts
-        int64 [batch, k].
+        int64 [batch, k], [batch, n] or [batch, nodes]: see `Case.draw_drafts`.
     emission
         What the subject emitted.
     completed
-        int64 [batch, k + 1]: the emitted tokens, then plain target sampling. A lossless
+        int64 [batch, emits]: the emitted tokens, then plain target sampling. A lossless
         step makes this follow the target's autoregressive law.
     """
 
@@ -41,8 +42,8 @@ class Step:
 
     @property
     def accepted(self) -> IntArray:
-        """Number of accepted drafts, int64 [batch]; the recovered token is the last."""
-        return self.emission.num_emitted - 1
+        """Number of accepted drafts, int64 [batch]."""
+        return self.emission.accepted
 
 
 def draw_steps(
@@ -85,22 +86,20 @@ def draw_step(
     rng: np.random.Generator,
 ) -> Step:
     """Draft, verify and complete one step behind `prefixes` [batch, length]."""
-    start = prefixes.shape[1]
-    drafts = case.draft.extend(prefixes, start + case.k, rng)[:, start:]
-    emission = rig.verify(rig.inputs(case, prefixes, drafts), stream)
+    drafts, emission = rig.step(case, prefixes, stream, rng)
     return Step(drafts, emission, complete(case, prefixes, emission, rng))
 
 
 def complete(
     case: Case, prefixes: IntArray, emission: Emission, rng: np.random.Generator
 ) -> IntArray:
-    """Continue every row with target samples to k + 1 tokens."""
+    """Continue every row with target samples to as many tokens as a step can emit."""
     tokens: IntArray = emission.token_ids.copy()
     for position in range(tokens.shape[1]):
         short = emission.num_emitted <= position
         if short.any():
             path = np.concatenate([prefixes[short], tokens[short, :position]], axis=1)
-            tokens[short, position] = case.target.sample(path, rng)
+            tokens[short, position] = case.due.sample(path, rng)
     return tokens
 
 

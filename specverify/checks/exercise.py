@@ -19,7 +19,7 @@ from specverify.checks.reproduce import command
 from specverify.checks.session import Finding, Session
 from specverify.evidence.records import Counterexample, Table
 from specverify.inputs import witnesses
-from specverify.laws import chain
+from specverify.laws import chain, steps
 from specverify.statistics import chisquare
 from specverify.subjects.scripted import GRID, Exercise, pair_rows
 
@@ -70,7 +70,7 @@ _UNSCRIPTABLE: Final = Finding(
     "A draft is accepted with probability min(1, p/q), exactly.",
     law="L3",
     grade="exact",
-    kind="exercise",
+    kinds=("exercise",),
 )
 def accept_law(session: Session) -> Finding:
     """Count the uniforms at which a single draft is accepted, for a grid of (p, q)."""
@@ -112,7 +112,7 @@ def accept_law(session: Session) -> Finding:
     "The answer is the accepted prefix: nothing follows the first rejection.",
     law="contract",
     grade="exact",
-    kind="exercise",
+    kinds=("exercise",),
 )
 def stops(session: Session) -> Finding:
     """Script every pattern of acceptances over three drafts."""
@@ -155,7 +155,7 @@ def _stopping_mistake(answer: list[int], tokens: list[int], stop: int) -> str:
     law="contract",
     effect="contract",
     grade="exact",
-    kind="exercise",
+    kinds=("exercise",),
 )
 def prefix(session: Session) -> Finding:
     """Distinct ids, all accepted; also on rows that are not normalised."""
@@ -187,7 +187,7 @@ def prefix(session: Session) -> Finding:
     law="contract",
     effect="contract",
     grade="exact",
-    kind="exercise",
+    kinds=("exercise",),
 )
 def draws(session: Session) -> Finding:
     """Count the draws for p below, at and above q, and after a rejection."""
@@ -217,7 +217,7 @@ def draws(session: Session) -> Finding:
     "exercise-accepted-length",
     "With its own randomness, the number of accepted drafts follows its law.",
     law="L12",
-    kind="exercise",
+    kinds=("exercise",),
 )
 def accepted_length(session: Session) -> Finding:
     """Draw for real: covers solutions whose randomness cannot be scripted."""
@@ -226,7 +226,9 @@ def accepted_length(session: Session) -> Finding:
         tv=plan.detect_tv, cells=case.k + 1, level=session.share, power=plan.power
     )
     counts = _real_lengths(session, solution, rows)
-    law = np.array(chain.accepted_law(case.target, case.draft, case.k), np.float64)
+    law = np.array(
+        steps.accepted_law(chain.emissions, case.target, case.draft, case.k), np.float64
+    )
     test = chisquare.goodness_of_fit(counts, law, level=session.share)
     samples = int(counts.sum())
     detectable = chisquare.min_detectable_tv(

@@ -10,7 +10,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from specverify.checks import tabulate
-from specverify.checks.common import allowed, generated, needs_bonus, needs_draft_probs
+from specverify.checks.common import (
+    STEPS,
+    allowed,
+    fitted,
+    generated,
+    needs_bonus,
+    shapes,
+)
 from specverify.checks.draws import encode, steps_in_time
 from specverify.checks.judge import judge_law
 from specverify.checks.registry import check
@@ -28,10 +35,10 @@ _HALF: Final = frozenset({"bfloat16", "float16"})
 
 @check(
     "joint-law",
-    "The tokens of a step, completed to k + 1 by target sampling, follow the target's "
-    "joint law, with p and q that depend on the drafted prefix.",
+    "The tokens of a step, completed by target sampling to as many as it can emit, follow "
+    "the target's joint law, with p and q that depend on the drafted prefix.",
     law="L2, L13",
-    needs=needs_draft_probs,
+    kinds=STEPS,
 )
 def joint_law(session: Session) -> Finding:
     """Witnesses and generated cases, joint law of k + 1 tokens."""
@@ -49,7 +56,7 @@ def joint_law(session: Session) -> Finding:
     "A token to which the target gives probability 0 is never emitted.",
     law="L9",
     grade="structural",
-    needs=needs_draft_probs,
+    kinds=STEPS,
 )
 def support(session: Session) -> Finding:
     """Draw where p has zeros that q proposes; a single sight is a proof."""
@@ -109,7 +116,7 @@ def bonus_law(session: Session) -> Finding:
     "disjoint-supports",
     "Where p and q share no token, every draft is rejected and the output follows p.",
     law="L9",
-    needs=needs_draft_probs,
+    kinds=STEPS,
 )
 def disjoint_supports(session: Session) -> Finding:
     """All mass of the output comes from the residual."""
@@ -135,22 +142,21 @@ def one_hot_draft(session: Session) -> Finding:
 
 @check(
     "draft-lengths",
-    "The law holds for every draft length from 0 to 5.",
+    "The law holds for every number of drafts: chains of 0 to 5, 1 to 4 at one position, "
+    "trees of several shapes.",
     law="L13",
-    needs=needs_draft_probs,
+    kinds=STEPS,
 )
 def draft_lengths(session: Session) -> Finding:
-    """Two tokens, so that six positions make 64 outcomes."""
-    base = witnesses.P2
-    named = [base.with_(k=k, name=f"P2, k = {k}") for k in range(6)]
-    return judge_law(session, tabulate.joint, allowed(session, named))
+    """Two tokens for chains, so that six positions make 64 outcomes; else three."""
+    return judge_law(session, tabulate.joint, shapes(session))
 
 
 @check(
     "vocab-permutation",
     "Renaming the tokens renames the output and changes nothing else.",
     law="L10",
-    needs=needs_draft_probs,
+    kinds=STEPS,
 )
 def vocab_permutation(session: Session) -> Finding:
     """Witnesses with their tokens reversed and rotated."""
@@ -165,7 +171,7 @@ def vocab_permutation(session: Session) -> Finding:
     "vocab-padding",
     "Padding tokens with p = q = 0 are never emitted and change nothing.",
     law="L10",
-    needs=needs_draft_probs,
+    kinds=STEPS,
 )
 def vocab_padding(session: Session) -> Finding:
     """Witnesses with impossible tokens behind the vocabulary."""
@@ -180,7 +186,7 @@ def vocab_padding(session: Session) -> Finding:
     "large-vocab",
     "The law holds for vocabularies past 1024 that fill no whole block.",
     law="L2",
-    needs=needs_draft_probs,
+    kinds=STEPS,
 )
 def large_vocab(session: Session) -> Finding:
     """First token, in cells of q/p crossed with quarters of the token ids."""
@@ -192,7 +198,7 @@ def large_vocab(session: Session) -> Finding:
     "dtypes",
     "The law holds in every dtype that the subject takes.",
     law="L28",
-    needs=needs_draft_probs,
+    kinds=STEPS,
 )
 def dtypes(session: Session) -> Finding:
     """Probabilities that are exact in bfloat16, so that rounding is no excuse."""
@@ -208,7 +214,7 @@ def needs_half_precision(subject: Subject) -> str:
     """Reason to skip a check of rounded probabilities."""
     if not _HALF.intersection(subject.capabilities.dtypes):
         return f"the subject takes {', '.join(subject.capabilities.dtypes)} only"
-    return needs_draft_probs(subject)
+    return ""
 
 
 @check(
@@ -265,4 +271,5 @@ def _agreeing(session: Session) -> st.SearchStrategy[Case]:
     """Cases with p = q at each drafted position and a row of its own for the bonus."""
     least = max(1, session.capabilities.min_draft_tokens)
     most = session.capabilities.max_draft_tokens
-    return _positions(least, max(least, min(2, most if most is not None else 2)))
+    agreeing = _positions(least, max(least, min(2, most if most is not None else 2)))
+    return fitted(session, agreeing)

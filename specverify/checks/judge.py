@@ -255,5 +255,5 @@ def _tables(done: list[Evaluation], smallest: Evaluation | None) -> tuple[Table,
 
 
 def _titled(comparison: Comparison, case: Case) -> str:
-    name = f"witness {case.name}" if case.name else f"vocab {case.vocab}, k = {case.k}"
+    name = f"witness {case.name}" if case.name else f"vocab {case.vocab}, {case.shape}"
     return f"{comparison.title}, {name}"

@@ -26,8 +26,8 @@ class Check:
     ----------
     id, claim, law
         Name, one sentence, and the law or contract that it states.
-    effect, grade, kind
-        What a violation means, what evidence it gives, which contract it is for.
+    effect, grade, kinds
+        What a violation means, what evidence it gives, which contracts it is for.
     needs
         Reason for which a subject is passed over, if any.
     run
@@ -39,7 +39,7 @@ class Check:
     law: str
     effect: Effect
     grade: Grade
-    kind: Kind
+    kinds: tuple[Kind, ...]
     needs: Needs
     run: Callable[[Session], Finding]
 
@@ -49,7 +49,7 @@ CHECKS: Final[dict[str, Check]] = {}
 #: Modules that register checks, in the order of runs and reports.
 _MODULES: Final = tuple(
     f"specverify.checks.{name}"
-    for name in ("contract", "joint", "rows", "acceptance", "exercise")
+    for name in ("contract", "joint", "rows", "acceptance", "drafting", "exercise")
 )
 
 
@@ -60,7 +60,7 @@ def check(
     law: str,
     effect: Effect = "law",
     grade: Grade = "statistical",
-    kind: Kind = "chain",
+    kinds: tuple[Kind, ...] = ("chain",),
     needs: Needs = lambda subject: "",
 ) -> Callable[[Callable[[Session], Finding]], Callable[[Session], Finding]]:
     """Register the decorated function as a check; see `Check` for the parameters."""
@@ -69,7 +69,7 @@ def check(
         if id_ in CHECKS:
             msg = f"check id {id_!r} is taken"
             raise ValueError(msg)
-        CHECKS[id_] = Check(id_, claim, law, effect, grade, kind, needs, run)
+        CHECKS[id_] = Check(id_, claim, law, effect, grade, kinds, needs, run)
         return run
 
     return register
@@ -85,7 +85,7 @@ def checks_for(kind: Kind, pattern: str = "*") -> list[Check]:
     """
     for module in _MODULES:
         importlib.import_module(module)
-    of_kind = [c for c in CHECKS.values() if c.kind == kind]
+    of_kind = [c for c in CHECKS.values() if kind in c.kinds]
     # Whoever imported one of the modules first must not change the order.
     of_kind.sort(key=lambda c: _MODULES.index(c.run.__module__))
     chosen = [c for c in of_kind if fnmatch.fnmatchcase(c.id, pattern)]

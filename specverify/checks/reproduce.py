@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from specverify.checks.session import Session
 from specverify.evidence.records import Counterexample
 from specverify.inputs.cases import Case
 from specverify.inputs.models import ToyModel
+from specverify.inputs.trees import TreeCase
 from specverify.subjects.protocol import Subject
 from specverify.subjects.resolve import BUILTIN
 
@@ -69,11 +71,22 @@ def command(session: Session) -> str:
 def script(subject: Subject, case: Case, seed: int) -> str:
     """Python script that draws on `case` and prints observed and expected frequencies.
 
-    It needs the subject, torch and NumPy only. Empty for a large vocabulary, whose
-    tables are no reading matter: the command repeats such a case.
+    For chains it needs the subject, torch and NumPy only; trees, several drafts, greedy
+    decoding and subjects with a drafter are called through specverify. Empty for a large
+    vocabulary, whose tables are no reading matter: the command repeats such a case.
     """
     if case.vocab > _LARGEST_VOCAB:
         return ""
+    if isinstance(case, TreeCase) or case.greedy or subject.draft is not None:
+        return _INSIDE.format(
+            target=subject.target or "your.module:name",
+            kind=subject.kind,
+            type=type(case).__name__,
+            module=type(case).__module__,
+            case=json.dumps(case.to_json()),
+            rows=_ROWS,
+            seed=seed,
+        )
     q = "None" if case.deterministic else "table(q, paths, range(k))"
     lines = {
         "import": _import(subject),
@@ -131,6 +144,25 @@ def _call(subject: Subject) -> str:
     q = "None if q_rows is None else q_rows[rows]"
     return f"verify(ids[rows], {q}, p_rows[rows]{extra})"
 
+
+_INSIDE: Final = '''\
+"""Draws one verification step many times; prints observed and expected frequencies."""
+import json
+
+from specverify.checks import tabulate
+from {module} import {type}
+from specverify.subjects.resolve import resolve
+from specverify.subjects.rig import Rig
+
+subject = resolve({target!r}, kind={kind!r})
+case = {type}.from_json(json.loads({case!r}))
+print(case.describe())
+tabulation = tabulate.joint(case)
+counts = tabulation.count(Rig(subject), {rows}, {seed})
+print("tokens      observed  expected")
+for label, count, expected in zip(tabulation.labels, counts, tabulation.probs):
+    print(f"{{label:<12}}{{count / counts.sum():8.4f}}  {{expected:8.4f}}")
+'''
 
 _SCRIPT: Final = '''\
 """Draws one verification step many times; prints observed and expected frequencies."""

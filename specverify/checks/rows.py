@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from specverify.checks import tabulate
-from specverify.checks.common import allowed, generated, needs_draft_probs
+from specverify.checks.common import STEPS, allowed, generated, needs_sampling
 from specverify.checks.judge import judge_law
 from specverify.checks.registry import check
 from specverify.checks.session import Finding, Session
@@ -17,7 +17,7 @@ def needs_batches(subject: Subject) -> str:
     limit = subject.capabilities.max_batch
     if limit is not None and limit < 97:
         return f"the subject takes at most {limit} rows a call (max_batch={limit})"
-    return needs_draft_probs(subject)
+    return ""
 
 
 @check(
@@ -25,7 +25,8 @@ def needs_batches(subject: Subject) -> str:
     "Two rows of one batch are independent.",
     law="L10, L19",
     effect="contract",
-    needs=needs_draft_probs,
+    kinds=STEPS,
+    needs=needs_sampling,
 )
 def row_independence(session: Session) -> Finding:
     """Equal inputs in all rows; random pairs of rows against the product law."""
@@ -37,6 +38,7 @@ def row_independence(session: Session) -> Finding:
     "batch-composition",
     "In a batch of 97 rows, each row follows its own target, whatever its neighbours are.",
     law="L10",
+    kinds=STEPS,
     needs=needs_batches,
 )
 def batch_composition(session: Session) -> Finding:
@@ -49,7 +51,7 @@ def batch_composition(session: Session) -> Finding:
     "rounds",
     "Several steps in a row, composed into a text, follow the target's joint law.",
     law="L16, L19",
-    needs=needs_draft_probs,
+    kinds=STEPS,
 )
 def rounds(session: Session) -> Finding:
     """A loop of steps on one stream of randomness; state carried over shows here."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from specverify.checks.common import default_case
+from specverify.checks.common import STEPS, default_case
 from specverify.checks.draws import draw_steps
 from specverify.checks.plan import Plan
 from specverify.checks.registry import Check, checks_for, unknown_check
@@ -98,7 +98,7 @@ def make_rig(subject: Subject, plan: Plan) -> Rig:
         rig = Rig(subject, device=plan.device, call_seconds=plan.call_seconds)
     except RuntimeError as error:
         raise UsageError(f"device is {plan.device!r}; torch says: {error}") from error
-    if subject.kind == "chain":
+    if subject.kind in STEPS:
         _warm_up(rig)
     return rig
 
@@ -108,7 +108,7 @@ def _warm_up(rig: Rig) -> None:
 
     Whatever goes wrong here goes wrong again in a check, which says so.
     """
-    case = default_case(rig.subject.capabilities)
+    case = default_case(rig.subject)
     try:
         next(draw_steps(rig, case, 1, 0))
     except SubjectHung as hung:
@@ -146,7 +146,7 @@ def run_check(
     Its error rate is the same share of the run's whether or not other checks run too,
     so selecting checks, or spreading them over workers, changes no verdict.
     """
-    checks = checks_for(check.kind)
+    checks = checks_for(rig.subject.kind)
     session = Session(
         rig=rig,
         plan=plan,

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from specverify.checks import rules
 from specverify.checks.comparison import Tabulation
 from specverify.checks.draws import (
     Step,
@@ -21,16 +22,17 @@ from specverify.checks.draws import (
 )
 from specverify.inputs.cases import Case
 from specverify.inputs.models import FloatArray, IntArray, ToyModel
-from specverify.laws import chain
+from specverify.inputs.trees import MultidraftCase
+from specverify.laws import steps
 from specverify.laws.distributions import Model, Number, Prefix
 from specverify.statistics.partitions import id_blocks, ratio_bins, totals
-from specverify.subjects.rig import Emission, Rig
+from specverify.subjects.rig import Rig
 
 
 def joint(case: Case) -> Tabulation:
-    """Joint law of k + 1 tokens: emitted ones, completed by target sampling (L13)."""
+    """Joint law of all that a step can emit, completed by target sampling (L13)."""
     counted = _of_steps(case, lambda step: encode(step.completed, case.vocab))
-    return _autoregressive(case, case.k + 1, counted)
+    return _autoregressive(case, case.emits, counted)
 
 
 def rounded_joint(case: Case) -> Tabulation:
@@ -51,30 +53,42 @@ def _rounding(model: ToyModel, dtype: str) -> float:
     return float((rounded - exact).abs().sum(dim=1).max())
 
 
-def emitted(case: Case) -> Tabulation:
+def emitted(case: Case, rule: str) -> Tabulation:
     """Law of the emitted tokens before completion: tokens and acceptance together.
 
-    For one position this is (token, accepted) of L3; the law is that of token-level
-    verification.
+    The law is that of a rule of `rules`. Of several drafts at one position it is the law of
+    (token, accepted).
     """
+    if isinstance(case, MultidraftCase):
+        return _token_accepted(case, rule)
     outcomes = _emissions(case)
     base = case.vocab + 1  # -1 pads: shift by one
-    index = np.zeros(base ** (case.k + 1), np.int64)
-    padded = [(*o, *[-1] * (case.k + 1 - len(o))) for o in outcomes]
+    index = np.zeros(base**case.emits, np.int64)
+    padded = [(*o, *[-1] * (case.emits - len(o))) for o in outcomes]
     index[encode(np.array(padded) + 1, base)] = np.arange(len(outcomes))
 
     def cells(step: Step) -> IntArray:
         return index[encode(step.emission.token_ids + 1, base)]
 
-    law = chain.output_law(case.target, case.draft, case.k)
+    law = rules.emitted_law(case, rule)
     return _tabulation(
         "emitted tokens and acceptance", law, outcomes, _of_steps(case, cells)
     )
 
 
-def accepted_length(case: Case) -> Tabulation:
-    """Law of the number of accepted drafts (L12)."""
-    law = dict(enumerate(chain.accepted_law(case.target, case.draft, case.k)))
+def _token_accepted(case: MultidraftCase, rule: str) -> Tabulation:
+    outcomes = [(token, hit) for token in range(case.vocab) for hit in (0, 1)]
+    law: dict[Prefix, Number] = {}
+    for (token, slot), mass in rules.token_slot_law(case, rule).items():
+        cell = (token, int(slot >= 0))
+        law[cell] = law.get(cell, 0) + mass
+    cells = _of_steps(case, lambda s: 2 * s.completed[:, 0] + s.accepted)
+    return _tabulation("token and acceptance", law, outcomes, cells)
+
+
+def accepted_length(case: Case, rule: str) -> Tabulation:
+    """Law of the number of accepted drafts under a rule of `rules` (L12, L14)."""
+    law = dict(enumerate(rules.accepted_law(case, rule)))
     return _tabulation(
         "accepted drafts",
         {(length,): mass for length, mass in law.items()},
@@ -85,7 +99,7 @@ def accepted_length(case: Case) -> Tabulation:
 
 def bonus(case: Case) -> Tabulation:
     """Law of the token behind k accepted drafts, on models that depend on position."""
-    row = case.target((0,) * case.k)
+    row = case.due((0,) * case.k)
     return _tabulation(
         "bonus token",
         {(token,): mass for token, mass in enumerate(row)},
@@ -104,7 +118,7 @@ def rounds(case: Case) -> Tabulation:
     randomness, so state or noise that is carried over shows. The loop starts behind a
     prompt of zeros as long as the models look back.
     """
-    length = case.k + 2  # more than one step emits
+    length = case.emits + 1  # more than one step emits
     while case.vocab ** (length + 1) <= 81:
         length += 1
     window = max(case.target.memory, case.draft.memory)
@@ -155,21 +169,20 @@ def mixed_batch(case: Case) -> Tabulation:
         stream, rng = open_streams(rig, seed)
         codes = []
         for _ in range(0, rows, len(mine)):
-            drafts = case.draft.extend(mine, case.k, rng)
-            neighbours = other.draft.extend(others, case.k, rng)
+            drafts = case.draw_drafts(mine, rng)
+            neighbours = other.draw_drafts(others, rng)
             inputs = rig.inputs(case, mine, drafts)
             batch = inputs.interleaved(rig.inputs(other, others, neighbours))
-            emission = rig.verify(batch, stream)
-            own = Emission(emission.token_ids[::2], emission.num_emitted[::2])
+            own = rig.verify(batch, stream).every(2)
             codes.append(encode(complete(case, mine, own, rng), case.vocab))
         return np.concatenate(codes)
 
-    return _autoregressive(case, case.k + 1, cells)
+    return _autoregressive(case, case.emits, cells)
 
 
 def partitioned(case: Case) -> Tabulation:
     """First token of a large vocabulary, in cells of q/p crossed with id blocks."""
-    p, q = case.target.matrix[0], case.draft.matrix[0]
+    p, q = case.due.matrix[0], case.draft.matrix[0]
     block = id_blocks(p, size=-(-case.vocab // 4))
     crossed = ratio_bins(p, q, bins=8) * 4 + block
     cells = np.unique(crossed, return_inverse=True)[1].astype(np.int64)
@@ -229,8 +242,8 @@ def _autoregressive(
 ) -> Tabulation:
     """Joint law of `length` tokens of the target, and of the draft to bet on."""
     outcomes = list(itertools.product(range(case.vocab), repeat=length))
-    law = chain.autoregressive_law(case.target, length, prefix)
-    drafted = chain.autoregressive_law(_drafting(case, len(prefix)), length, prefix)
+    law = steps.autoregressive_law(case.due, length, prefix)
+    drafted = steps.autoregressive_law(_drafting(case, len(prefix)), length, prefix)
     return _tabulation(
         f"joint law of {length} tokens",
         law,
@@ -243,7 +256,7 @@ def _autoregressive(
 def _drafting(case: Case, start: int) -> Model:
     """The model that emits every draft and then samples from the target."""
     return lambda prefix: (
-        case.draft(prefix) if len(prefix) < start + case.k else case.target(prefix)
+        case.draft(prefix) if len(prefix) < start + case.k else case.due(prefix)
     )
 
 
@@ -251,7 +264,7 @@ def _emissions(case: Case) -> list[Prefix]:
     """Everything that one step can emit, possible or not: 1 to k + 1 tokens."""
     return [
         outcome
-        for length in range(1, case.k + 2)
+        for length in range(1, case.emits + 1)
         for outcome in itertools.product(range(case.vocab), repeat=length)
     ]
 

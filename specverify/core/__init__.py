@@ -32,10 +32,20 @@ from specverify.core.selection import (
     verify_selected,
 )
 from specverify.core.steps import ChainResult, MultidraftResult
+from specverify.core.topology import Topology
+from specverify.core.transforms import token_probs
+from specverify.core.traversal import verify_tree_paths, verify_tree_traversal
+from specverify.core.tree import (
+    TreeResult,
+    verify_tree_recursive,
+    verify_tree_target_only,
+)
 
 __all__ = [
     "ChainResult",
     "MultidraftResult",
+    "Topology",
+    "TreeResult",
     "draw_drafts",
     "draw_uniforms",
     "inverse_cdf",
@@ -44,6 +54,7 @@ __all__ = [
     "residual_weights",
     "speculative_decode_step",
     "speculative_verify",
+    "token_probs",
     "verify_block",
     "verify_chain",
     "verify_coupled",
@@ -56,6 +67,10 @@ __all__ = [
     "verify_one_hot",
     "verify_selected",
     "verify_target_only",
+    "verify_tree_paths",
+    "verify_tree_recursive",
+    "verify_tree_target_only",
+    "verify_tree_traversal",
     "verify_with_replacement",
     "verify_without_replacement",
 ]

@@ -84,6 +84,7 @@ class _Traversal:
         self.weights = torch.zeros_like(step.target_probs[:, 0], dtype=torch.float64)
 
     def run(self) -> TreeResult:
+        """Visit all nodes and lay out the answer."""
         one = torch.ones_like(self.weights[:, 0])
         self._visit(0, one, torch.ones_like(self.stop, dtype=torch.bool))
         token = inverse_cdf(self.weights, self.step.uniforms[:, 0])
@@ -189,6 +190,9 @@ def verify_tree_paths(
         validate=validate,
     )
     depth = step.topology.depth
+    if not depth:  # the root alone
+        root = torch.zeros_like(step.rows)
+        return step.finish(root, inverse_cdf(step.p(root), step.uniforms[:, 0]))
     nodes = _path_nodes(step)
     chosen, skewed = _best_path(step, nodes)
     along = torch.cat([torch.zeros_like(chosen[:, :1]), chosen], dim=1)

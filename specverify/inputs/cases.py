@@ -10,7 +10,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from specverify.inputs.models import Row, ToyModel
+import numpy as np
+
+from specverify.inputs.models import IntArray, Row, ToyModel
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
@@ -29,6 +31,8 @@ class Case:
         Hand over ``draft_probs=None``: the draft model must then be one-hot everywhere.
     dtype
         Of the probabilities: one of `DTYPES`.
+    greedy
+        Whether the most likely path must come out, instead of a sample.
     name
         Name of a witness; does not enter identity, seeds or comparisons.
     """
@@ -38,6 +42,7 @@ class Case:
     k: int
     deterministic: bool = False
     dtype: str = "float32"
+    greedy: bool = False
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -67,6 +72,30 @@ class Case:
         """Number of tokens."""
         return self.target.vocab
 
+    @property
+    def due(self) -> ToyModel:
+        """The model whose law must come out."""
+        return self._greedy_target if self.greedy else self.target
+
+    @cached_property
+    def _greedy_target(self) -> ToyModel:
+        return self.target.greedy()
+
+    @property
+    def emits(self) -> int:
+        """Most tokens that a step emits."""
+        return self.k + 1
+
+    @property
+    def columns(self) -> int:
+        """Rows of probabilities that a step reads: bounds the memory of a call."""
+        return 2 * self.k + 1
+
+    def draw_drafts(self, prefixes: IntArray, rng: np.random.Generator) -> IntArray:
+        """Draw drafts behind committed tokens [batch, length]: int64 [batch, k]."""
+        start = prefixes.shape[1]
+        return self.draft.extend(prefixes, start + self.k, rng)[:, start:]
+
     @cached_property
     def key(self) -> bytes:
         """Canonical bytes: equal for equal inputs, the seed material of their draws."""
@@ -91,14 +120,21 @@ class Case:
 
     def describe(self) -> str:
         """Say in a few lines what the input is; long tables are cut."""
-        head = f"vocab {self.vocab}, k = {self.k}, {self.dtype}"
+        head = f"vocab {self.vocab}, {self.shape}, {self.dtype}"
         if self.name:
             head = f"witness {self.name}: {head}"
         if self.deterministic:
             head += ", deterministic drafts (draft_probs=None)"
+        if self.greedy:
+            head += ", greedy decoding (the most likely path is due)"
         return "\n".join(
             [head, *_describe("p", self.target), *_describe("q", self.draft)]
         )
+
+    @property
+    def shape(self) -> str:
+        """The drafts in words."""
+        return f"k = {self.k}"
 
     def to_json(self) -> dict[str, Any]:
         """Write as JSON data."""
@@ -108,20 +144,26 @@ class Case:
             "k": self.k,
             "deterministic": self.deterministic,
             "dtype": self.dtype,
+            "greedy": self.greedy,
             "name": self.name,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Case:
         """Read what `to_json` wrote."""
-        return cls(
-            target=ToyModel.from_json(data["target"]),
-            draft=ToyModel.from_json(data["draft"]),
-            k=int(data["k"]),
-            deterministic=bool(data["deterministic"]),
-            dtype=str(data["dtype"]),
-            name=str(data.get("name", "")),
-        )
+        return cls(**cls._fields(data))
+
+    @staticmethod
+    def _fields(data: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "target": ToyModel.from_json(data["target"]),
+            "draft": ToyModel.from_json(data["draft"]),
+            "k": int(data["k"]),
+            "deterministic": bool(data["deterministic"]),
+            "dtype": str(data["dtype"]),
+            "greedy": bool(data.get("greedy", False)),
+            "name": str(data.get("name", "")),
+        }
 
 
 def _describe(symbol: str, model: ToyModel, limit: int = 8) -> list[str]:

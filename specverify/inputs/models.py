@@ -147,6 +147,15 @@ class ToyModel:
             prefixes = np.concatenate([prefixes, token[:, None]], axis=1)
         return prefixes
 
+    def greedy(self) -> ToyModel:
+        """One-hot at the most likely token of each row, of ties the lowest id."""
+        best = [row.index(max(row)) for row in self.rows]
+        rows = tuple(
+            tuple(Fraction(int(token == top)) for token in range(self.vocab))
+            for top in best
+        )
+        return ToyModel(rows, self.memory, self.groups)
+
     def permuted(self, order: Sequence[int]) -> ToyModel:
         """Rename token t to ``order[t]`` everywhere."""
         self._refuse_groups("permuted")

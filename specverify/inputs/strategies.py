@@ -20,9 +20,17 @@ from hypothesis import strategies as st
 
 from specverify.inputs.cases import Case
 from specverify.inputs.models import Row, ToyModel
+from specverify.inputs.trees import (
+    MultidraftCase,
+    TreeCase,
+    multidraft_case,
+    separate_paths,
+    tree_case,
+)
 
 Pair = tuple[Row, Row]
 _LARGEST_WEIGHT = 6
+_UNBOUNDED = 10**6
 
 
 @st.composite
@@ -141,6 +149,96 @@ def cases(
     k = draw(st.integers(min_k, longest))
     target, draft = draw(model_pairs(vocab, memory=min(k, 1)))
     return Case(target, draft, k)
+
+
+@st.composite
+def multidraft_cases(
+    draw: st.DrawFn,
+    *,
+    drafts: str,
+    min_n: int = 1,
+    max_n: int = 4,
+    max_vocab: int = 6,
+    unused: bool = True,
+) -> MultidraftCase:
+    """Cases of several drafts at one position.
+
+    Parameters
+    ----------
+    draw
+        Supplied by Hypothesis.
+    drafts
+        How they are drawn, see `specverify.inputs.trees.draw_slots`.
+    min_n, max_n
+        Range of the number of drafts; "hub" takes 2.
+    max_vocab
+        Largest vocabulary, at least 2.
+    unused
+        Whether q may have fewer tokens than there are slots.
+    """
+    vocab = draw(st.integers(2, max_vocab))
+    p, q = draw(distribution_pairs(vocab))
+    most = max_n if unused else min(max_n, _fewest(drafts, q))
+    n = 2 if drafts == "hub" else draw(st.integers(min_n, max(min_n, most)))
+    return multidraft_case(Case(ToyModel((p,)), ToyModel((q,)), k=1), n, drafts)
+
+
+@st.composite
+def tree_cases(
+    draw: st.DrawFn,
+    *,
+    drafts: str,
+    max_nodes: int = 7,
+    max_cells: int = 81,
+    max_depth: int | None = None,
+    unused: bool = True,
+) -> TreeCase:
+    """Cases of draft trees whose joint law has at most `max_cells` outcomes.
+
+    Parameters
+    ----------
+    draw
+        Supplied by Hypothesis.
+    drafts
+        How the children of a node are drawn, or "paths": independent paths that share
+        the root only.
+    max_nodes
+        Largest tree, root included.
+    max_cells
+        Largest allowed ``vocab ** (depth + 1)``.
+    max_depth
+        Largest depth; None leaves it to `max_cells`.
+    unused
+        Whether q may have fewer tokens than a node has children.
+    """
+    vocab = draw(st.integers(2, 4))
+    deepest = max(d for d in range(1, 6) if vocab ** (d + 1) <= max_cells)
+    deepest = min(deepest, max_depth or deepest)
+    target, draft = draw(model_pairs(vocab, memory=1))
+    if drafts == "paths":
+        depth = draw(st.integers(1, min(deepest, max_nodes - 1)))
+        paths = draw(st.integers(1, (max_nodes - 1) // depth))
+        return tree_case(Case(target, draft, 1), separate_paths(paths, depth), "iid")
+    fewest = min(_fewest(drafts, row) for row in draft.rows)
+    width = max_nodes if unused else fewest
+    parents, depths, children = [-1], [0], [0]
+    for _ in range(draw(st.integers(1, max_nodes - 1))):
+        free = [
+            node
+            for node, depth in enumerate(depths)
+            if depth < deepest and children[node] < width
+        ]
+        parent = draw(st.sampled_from(free))
+        parents.append(parent)
+        depths.append(depths[parent] + 1)
+        children.append(0)
+        children[parent] += 1
+    return tree_case(Case(target, draft, 1), tuple(parents), drafts)
+
+
+def _fewest(drafts: str, q: Row) -> int:
+    """Most drafts that a row can give without leaving a slot empty."""
+    return _UNBOUNDED if drafts == "iid" else sum(mass > 0 for mass in q)
 
 
 def normalised(weights: list[int]) -> Row:

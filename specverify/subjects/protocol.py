@@ -13,10 +13,13 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, get_args
 
 from specverify.errors import UsageError, nearest
+from specverify.laws import multidraft, tree
 
-Kind = Literal["chain", "exercise"]
+Kind = Literal["chain", "multidraft", "tree", "exercise"]
 Rng = Literal["generator", "torch", "seed", "uniforms", "internal"]
-Efficiency = Literal["token", "block", "match"]
+Drafts = Literal[
+    "iid", "without_replacement", "deterministic", "hub", "greedy", "paths"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +39,26 @@ class Capabilities:
         False: the engine draws the bonus token elsewhere; after full acceptance the row
         holds the k drafts only.
     greedy
-        Has a greedy mode.
+        Decodes greedily: the most likely path must come out, of ties the lowest ids.
     ragged
-        Takes ``num_draft_tokens=`` [batch].
+        Chains: takes ``num_draft_tokens=`` [batch]. Several drafts and trees: takes rows
+        that leave slots or nodes unused, token -1.
     max_batch
         Most rows in one call; None is no limit.
     min_draft_tokens, max_draft_tokens
-        Range of k.
+        Range of k; of several drafts at one position, range of their number; of trees,
+        range of the depth.
+    drafts
+        How several drafts at one position, or the children of a node, are drawn:
+        independently ("iid"), one after the other without replacement, as the most likely
+        tokens ("deterministic"), as SpecHub's pairs ("hub"), or as the most likely tokens
+        and one drawn from the rest ("greedy"). Of trees also "paths": independent paths
+        that share the root only.
     devices, dtypes
         Where it runs, and the dtypes of the probabilities it takes.
     efficiency
-        The acceptance law that it claims: "token" (Leviathan, Chen), "block" (Sun et
-        al.), "match" (draft equals a target sample). None: nothing is assumed.
+        The acceptance law that it claims, by the name of a rule: see `EFFICIENCIES`.
+        None: nothing is assumed.
     """
 
     rng: Rng = "torch"
@@ -58,9 +69,10 @@ class Capabilities:
     max_batch: int | None = None
     min_draft_tokens: int = 0
     max_draft_tokens: int | None = None
+    drafts: Drafts = "iid"
     devices: tuple[str, ...] = ("cpu", "cuda")
     dtypes: tuple[str, ...] = ("float32",)
-    efficiency: Efficiency | None = None
+    efficiency: str | None = None
 
     def allows(self, k: int) -> bool:
         """Whether k drafts can be verified in one step."""
@@ -93,6 +105,11 @@ class Subject:
         Where the code comes from.
     capabilities
         See `Capabilities`.
+    draft
+        Its own drafter, ``draft(draft_probs, *, generator) -> (token_ids, declared_probs)``
+        with rows [batch, vocab]: draws what it then verifies, so that its own stream of
+        randomness and the q that it declares are under test. Chains draft token by token,
+        token_ids [batch]; several drafts come at once, [batch, n].
     """
 
     fn: Callable[..., Any]
@@ -102,15 +119,23 @@ class Subject:
     source: str = ""
     version: str = ""
     capabilities: Capabilities = field(default_factory=Capabilities)
+    draft: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the implementation."""
         return self.fn(*args, **kwargs)
 
 
+#: Rules whose law of acceptance is known, by kind; see `specverify.laws`.
+EFFICIENCIES: Final[dict[str, tuple[str, ...]]] = {
+    "chain": ("token", "block", "match", "coupling"),
+    "exercise": ("token",),
+    "multidraft": tuple(multidraft.RULES),
+    "tree": tuple(tree.RULES),
+}
 _ALLOWED: Final = {
     "rng": get_args(Rng),
-    "efficiency": (*get_args(Efficiency), None),
+    "drafts": get_args(Drafts),
     "draft_probs": (True, False, "optional"),
 }
 
@@ -122,6 +147,7 @@ def subject(
     kind: Kind = "chain",
     source: str | None = None,
     version: str = "",
+    draft: Callable[..., Any] | None = None,
     **capabilities: Any,
 ) -> Subject:
     """Declare what the signature of `fn` cannot tell.
@@ -133,9 +159,11 @@ def subject(
     name
         Name in reports; the function's own by default.
     kind
-        "chain" or "exercise".
+        "chain", "multidraft", "tree" or "exercise".
     source, version
         Where the code comes from; module and line by default.
+    draft
+        Drafter of the subject's own, see `Subject`; chains and several drafts only.
     **capabilities
         Fields of `Capabilities`. ``rng`` is read off the signature where it is not given.
 
@@ -150,7 +178,15 @@ def subject(
     if kind not in get_args(Kind):
         msg = f"kind is {kind!r}; allowed are {', '.join(get_args(Kind))}"
         raise UsageError(msg)
-    _check_capabilities(capabilities)
+    _check_capabilities(kind, capabilities)
+    if draft is not None and (
+        kind not in ("chain", "multidraft") or not callable(draft)
+    ):
+        msg = (
+            f"draft is a {type(draft).__name__} for a subject of kind {kind!r}; allowed "
+            "is a function, for the kinds chain and multidraft"
+        )
+        raise UsageError(msg)
     capabilities.setdefault("rng", _rng_of(fn))
     for name_ in ("devices", "dtypes"):
         if name_ in capabilities:
@@ -162,18 +198,22 @@ def subject(
         source=source if source is not None else _source_of(fn),
         version=version,
         capabilities=Capabilities(**capabilities),
+        draft=draft,
     )
 
 
-def _check_capabilities(given: dict[str, Any]) -> None:
+def _check_capabilities(kind: str, given: dict[str, Any]) -> None:
     known = [f.name for f in fields(Capabilities)]
     for name, value in given.items():
         if name not in known:
             hint = nearest(name, known)
             msg = f"capability {name!r} is unknown{hint} Known are {', '.join(known)}"
             raise UsageError(msg)
-        if name in _ALLOWED and value not in _ALLOWED[name]:
-            allowed = ", ".join(repr(x) for x in _ALLOWED[name])
+        values = (
+            (*EFFICIENCIES[kind], None) if name == "efficiency" else _ALLOWED.get(name)
+        )
+        if values is not None and value not in values:
+            allowed = ", ".join(repr(x) for x in values)
             msg = f"capability {name} is {value!r}; allowed are {allowed}"
             raise UsageError(msg)
 

@@ -18,11 +18,22 @@ from specverify.errors import UsageError, nearest
 from specverify.subjects.protocol import Kind, Subject, subject
 
 #: Built-in subjects and the functions that load them; engines are imported by these.
-BUILTIN: Final = {
-    "reference:chain": "specverify.subjects.reference:chain",
-    "reference:exercise": "specverify.subjects.reference:exercise",
-    "transformers": "specverify.subjects.transformers:load",
+_FAMILIES: Final = {
+    "reference": (
+        ("chain", "block", "match", "greedy", "one-hot", "coupling"),
+        ("with-replacement", "without-replacement", "kseq", "hub"),
+        ("greedy-draft", "selection", "target-only"),
+        ("tree-target-only", "tree-recursive", "tree-traversal", "tree-paths"),
+        ("exercise",),
+    ),
+    "lossy": (("lenient", "typical", "threshold", "top-k", "entropy", "synthetic"),),
 }
+BUILTIN: Final = {
+    f"{family}:{name}": f"specverify.subjects.{family}:{name.replace('-', '_')}"
+    for family, groups in _FAMILIES.items()
+    for group in groups
+    for name in group
+} | {"transformers": "specverify.subjects.transformers:load"}
 
 
 def resolve(

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put a case to a verifier and take back what it emits, contract checked.
+"""Put a case to a subject and take back what it emits, contract checked.
 
 The rig owns everything between a toy model and the subject: tensors on the right device
-in the right dtype, calls no larger than the subject takes, time limits, and the one
-reading of its answer that all checks share.
+in the right dtype, calls no larger than the subject takes, time limits, and the drafter
+where the subject brings its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from torch import Tensor
 
 from specverify.inputs.cases import Case
 from specverify.inputs.models import IntArray, ToyModel
+from specverify.inputs.trees import MultidraftCase, TreeCase
+from specverify.subjects.answers import Answer, read, receive
+from specverify.subjects.exchange import Emission, Inputs
 from specverify.subjects.faults import SubjectFault, SubjectHung, guarded
 from specverify.subjects.protocol import Subject
 from specverify.subjects.streams import RandomStream
@@ -26,69 +29,6 @@ from specverify.subjects.streams import RandomStream
 _MAX_ELEMENTS: Final = 2_000_000
 _MAX_ROWS: Final = 4096
 _MOST_TABLES: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The tensors of one call; see the verifier contract for shapes."""
-
-    draft_token_ids: Tensor  # int64 [batch, k]
-    draft_probs: Tensor | None  # [batch, k, vocab]
-    target_probs: Tensor  # [batch, k + 1, vocab]
-
-    def rows(self, part: slice) -> Inputs:
-        """A slice of the batch."""
-        q = self.draft_probs
-        return Inputs(
-            self.draft_token_ids[part],
-            None if q is None else q[part],
-            self.target_probs[part],
-        )
-
-    def interleaved(self, other: Inputs) -> Inputs:
-        """A batch whose rows come from here and from `other` in turn."""
-        q = None
-        if self.draft_probs is not None and other.draft_probs is not None:
-            q = _interleave(self.draft_probs, other.draft_probs)
-        return Inputs(
-            _interleave(self.draft_token_ids, other.draft_token_ids),
-            q,
-            _interleave(self.target_probs, other.target_probs),
-        )
-
-    def clone(self) -> Inputs:
-        """A copy that nobody else can change."""
-        q = self.draft_probs
-        return Inputs(
-            self.draft_token_ids.clone(),
-            None if q is None else q.clone(),
-            self.target_probs.clone(),
-        )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by argument name."""
-        named = {
-            "draft_token_ids": self.draft_token_ids,
-            "draft_probs": self.draft_probs,
-            "target_probs": self.target_probs,
-        }
-        return {name: value for name, value in named.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class Emission:
-    """What a step emitted.
-
-    Attributes
-    ----------
-    token_ids
-        int64 [batch, k + 1]; behind the emitted tokens stands -1.
-    num_emitted
-        int64 [batch], 1 to k + 1; one less where the engine leaves out the bonus token.
-    """
-
-    token_ids: IntArray
-    num_emitted: IntArray
 
 
 class Rig:
@@ -130,20 +70,124 @@ class Rig:
         Parameters
         ----------
         case
-            Models, k, dtype and form.
+            Models, form of the drafts and dtype.
         prefixes
             Committed tokens, int64 [batch, length].
         drafts
-            Draft tokens, int64 [batch, k].
+            What `Case.draw_drafts` gives: int64 [batch, k], [batch, n] or
+            [batch, nodes].
         """
-        path, start = np.concatenate([prefixes, drafts], axis=1), prefixes.shape[1]
         ids = torch.from_numpy(drafts.copy()).to(self.device)
+        if isinstance(case, MultidraftCase):
+            p = self._law(case.target, case, prefixes)
+            q = self._law(case.draft, case, prefixes)
+            return Inputs(ids, self._declared(q), p, 1)
+        if isinstance(case, TreeCase):
+            texts = [case.behind(drafts, prefixes, i) for i in range(len(case.parents))]
+            p = torch.stack([self._law(case.target, case, t) for t in texts], dim=1)
+            q = torch.stack([self._law(case.draft, case, t) for t in texts], dim=1)
+            shape = torch.tensor(case.parents)
+            return Inputs(ids, self._declared(q), p, case.emits, shape)
+        path, start = np.concatenate([prefixes, drafts], axis=1), prefixes.shape[1]
         p = self._rows(case.target, case, path, range(start, start + case.k + 1))
         if case.deterministic:
-            return Inputs(ids, None, p)
-        return Inputs(
-            ids, self._rows(case.draft, case, path, range(start, start + case.k)), p
+            return Inputs(ids, None, p, case.emits)
+        q = self._rows(case.draft, case, path, range(start, start + case.k))
+        return Inputs(ids, q, p, case.emits)
+
+    def step(
+        self,
+        case: Case,
+        prefixes: IntArray,
+        stream: RandomStream,
+        rng: np.random.Generator,
+    ) -> tuple[IntArray, Emission]:
+        """Draft and verify one step; drafts come from the subject if it has a drafter.
+
+        Returns
+        -------
+        tuple
+            Drafts as in `Case.draw_drafts`, and what the subject emitted.
+        """
+        if self.subject.draft is None or case.deterministic:
+            drafts = case.draw_drafts(prefixes, rng)
+            return drafts, self.verify(self.inputs(case, prefixes, drafts), stream)
+        size = self.subject.capabilities.max_batch or max(len(prefixes), 1)
+        all_drafts, answers, inputs = [], [], []
+        for start in range(0, len(prefixes), size):
+            part = prefixes[start : start + size]
+            # Drafter and verifier share a stream, so that they may share state.
+            with stream.owning_globals():
+                drafts, declared = self._draft(case, part, stream)
+                given = self.inputs(case, part, drafts)
+                given = replace(given, draft_probs=declared)
+                answers.append(self._call(given, stream))
+            all_drafts.append(drafts)
+            inputs.append(given)
+        whole = replace(
+            inputs[0],
+            draft_token_ids=torch.cat([given.draft_token_ids for given in inputs]),
         )
+        return np.concatenate(all_drafts), read(answers, whole, self.subject)
+
+    def declared(self, case: Case, text: IntArray, stream: RandomStream) -> list[float]:
+        """The law that the subject's own drafter declares behind one text [1, length]."""
+        many = (case.n,) if isinstance(case, MultidraftCase) else ()
+        with stream.owning_globals():
+            q = self._law(case.draft, case, text)
+            _, declared = self._ask_drafter(q, (1, *many), stream)
+        return [float(mass) for mass in declared[0]]
+
+    def _draft(
+        self, case: Case, prefixes: IntArray, stream: RandomStream
+    ) -> tuple[IntArray, Tensor]:
+        """Let the subject draft: tokens as in `Case.draw_drafts`, and the q it declares."""
+        if isinstance(case, MultidraftCase):
+            ids, declared = self._ask_drafter(
+                self._law(case.draft, case, prefixes), (len(prefixes), case.n), stream
+            )
+            return ids, declared
+        text, rows = prefixes, []
+        for _ in range(case.k):
+            q = self._law(case.draft, case, text)
+            ids, declared = self._ask_drafter(q, (len(text),), stream)
+            text = np.concatenate([text, ids[:, None]], axis=1)
+            rows.append(declared)
+        width = (len(text), 0, case.vocab)
+        probs = torch.stack(rows, dim=1) if rows else torch.empty(width)
+        return text[:, prefixes.shape[1] :], probs.to(self.device)
+
+    def _ask_drafter(
+        self, q: Tensor, shape: tuple[int, ...], stream: RandomStream
+    ) -> tuple[IntArray, Tensor]:
+        drafter = self.subject.draft
+        assert drafter is not None  # noqa: S101 - asked for by step only
+        raw = guarded(lambda: drafter(q, **stream.source()), self.call_seconds)
+        if not isinstance(raw, tuple) or len(raw) != 2:
+            msg = f"its drafter returned a {type(raw).__name__}; due is (token_ids, q)"
+            raise SubjectFault(msg)
+        ids, declared = raw
+        for name, value, due in (
+            ("token_ids", ids, shape),
+            ("declared_probs", declared, tuple(q.shape)),
+        ):
+            if not isinstance(value, Tensor) or tuple(value.shape) != due:
+                found = list(value.shape) if isinstance(value, Tensor) else value
+                msg = f"its drafter returned {name} {found}; due is shape {list(due)}"
+                raise SubjectFault(msg)
+        tokens = ids.cpu().numpy().astype(np.int64)
+        least = -1 if tokens.ndim > 1 else 0  # of several slots some may be empty
+        if tokens.size and not least <= tokens.min() <= tokens.max() < q.shape[-1]:
+            msg = (
+                f"its drafter returned tokens from {tokens.min()} to {tokens.max()}; the "
+                f"vocabulary is 0 to {q.shape[-1] - 1}"
+            )
+            raise SubjectFault(msg)
+        return tokens, declared
+
+    def _declared(self, q: Tensor) -> Tensor | None:
+        """Rows of q, or None for a subject that takes deterministic drafts only."""
+        return None if self.subject.capabilities.draft_probs is False else q
 
     def refuse_if_hung(self) -> None:
         """Raise `SubjectHung` if an earlier call never came back."""
@@ -175,33 +219,26 @@ class Rig:
         except SubjectHung as hung:
             self._hung = self._hung_before = f"not called again, since earlier {hung}"
             raise
-        ids = torch.cat([ids for ids, _ in parts]).cpu().numpy()
-        counts = [count for _, count in parts if count is not None]
-        emitted = torch.cat(counts).cpu().numpy() if counts else None
-        return _read(ids, emitted, inputs, bonus=self.subject.capabilities.bonus)
+        return read(parts, inputs, self.subject)
 
     def chunks(self, case: Case, total: int) -> Iterator[int]:
         """Split `total` rows into batches that fit into memory."""
-        rows = _MAX_ELEMENTS // (case.vocab * (2 * case.k + 1))
+        rows = _MAX_ELEMENTS // (case.vocab * case.columns)
         size = max(1, min(_MAX_ROWS, rows))
         for start in range(0, total, size):
             yield min(size, total - start)
 
-    def _call(
-        self, inputs: Inputs, stream: RandomStream
-    ) -> tuple[Tensor, Tensor | None]:
-        batch, k = inputs.draft_token_ids.shape
-        kwargs = stream.arguments(batch, k)
+    def _call(self, inputs: Inputs, stream: RandomStream) -> Answer:
+        kwargs = stream.arguments(*inputs.uniforms_shape)
         raw = guarded(
-            lambda: self.subject.fn(
-                inputs.draft_token_ids,
-                inputs.draft_probs,
-                inputs.target_probs,
-                **kwargs,
-            ),
-            self.call_seconds,
+            lambda: self.subject.fn(*inputs.arguments(), **kwargs), self.call_seconds
         )
-        return _shaped(raw, inputs, bonus=self.subject.capabilities.bonus)
+        return receive(raw, inputs, self.subject)
+
+    def _law(self, model: ToyModel, case: Case, texts: IntArray) -> Tensor:
+        """Next-token rows behind whole texts: [batch, vocab]."""
+        length = texts.shape[1]
+        return self._rows(model, case, texts, range(length, length + 1))[:, 0]
 
     def _rows(
         self, model: ToyModel, case: Case, path: IntArray, lengths: range
@@ -228,87 +265,3 @@ class Rig:
             rows = torch.tensor(model.matrix, dtype=getattr(torch, dtype))
             self._tables[key] = (model, rows.to(self.device))
         return self._tables[key][1]
-
-
-def _interleave(even: Tensor, odd: Tensor) -> Tensor:
-    rows = even.new_empty((len(even) + len(odd), *even.shape[1:]))
-    rows[::2], rows[1::2] = even, odd
-    return rows
-
-
-def _shaped(raw: Any, inputs: Inputs, *, bonus: bool) -> tuple[Tensor, Tensor | None]:
-    """Check what one call returned, as far as that needs no value."""
-    ids, count = getattr(raw, "output_token_ids", raw), None
-    if isinstance(ids, tuple) and len(ids) == 2:
-        ids, count = ids
-    batch, k = inputs.draft_token_ids.shape
-    if not isinstance(ids, Tensor):
-        msg = (
-            f"it returned a {type(ids).__name__}; a tensor int64 [batch, k + 1] is due"
-        )
-        raise SubjectFault(msg)
-    if not bonus and tuple(ids.shape) == (batch, k):
-        ids = torch.cat([ids, torch.full_like(ids[:, :1], -1)], dim=1)
-    if tuple(ids.shape) != (batch, k + 1):
-        due = [batch, k + 1]
-        msg = f"it returned shape {list(ids.shape)}; due is [batch, k + 1] = {due}"
-        raise SubjectFault(msg)
-    if ids.layout != torch.strided:
-        msg = f"it returned a tensor of layout {ids.layout}; due is torch.strided"
-        raise SubjectFault(msg)
-    if ids.dtype != torch.int64:
-        msg = f"it returned dtype {ids.dtype}; due is torch.int64"
-        raise SubjectFault(msg)
-    if ids.device.type != inputs.target_probs.device.type:
-        msg = (
-            f"it returned a tensor on {ids.device}; due is {inputs.target_probs.device}"
-        )
-        raise SubjectFault(msg)
-    if count is not None and not _is_count(count, batch):
-        msg = "the second value it returned is no integer tensor num_emitted [batch]"
-        raise SubjectFault(msg)
-    return ids, count
-
-
-def _is_count(count: Any, batch: int) -> bool:
-    """Whether a second value can be num_emitted [batch]."""
-    whole = (torch.int64, torch.int32)
-    return (
-        isinstance(count, Tensor)
-        and tuple(count.shape) == (batch,)
-        and count.layout == torch.strided
-        and count.dtype in whole
-    )
-
-
-def _read(
-    ids: IntArray, emitted: IntArray | None, inputs: Inputs, *, bonus: bool
-) -> Emission:
-    """Check the values of an answer and bring it into one form."""
-    slots = ids.shape[1]
-    vocab = inputs.target_probs.shape[-1]
-    if emitted is None:
-        emitted = (ids != -1).cumprod(axis=1).sum(axis=1)
-        padded = ids[np.arange(slots) >= emitted[:, None]]
-        if (padded != -1).any():
-            msg = f"it put {padded[padded != -1][0]} behind a -1; due is -1 to the end"
-            raise SubjectFault(msg)
-    least = 1 if bonus or slots > 1 else 0
-    wrong = (emitted < least) | (emitted > slots)
-    if wrong.any():
-        row = int(wrong.argmax())
-        msg = (
-            f"row {row} emits {emitted[row]} tokens; due are {least} to {slots}: "
-            "accepted drafts and one recovered or bonus token"
-        )
-        raise SubjectFault(msg)
-    live = np.arange(slots) < emitted[:, None]  # [batch, k + 1]
-    outside = live & ((ids < 0) | (ids >= vocab))
-    if outside.any():
-        row, position = np.argwhere(outside)[0]
-        msg = (
-            f"it emitted token {ids[row, position]} at row {row}, position {position}; "
-            f"the vocabulary is 0 to {vocab - 1}"
-        )
-        raise SubjectFault(msg)
-    return Emission(np.where(live, ids, -1), emitted.astype(np.int64))

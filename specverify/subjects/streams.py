@@ -47,15 +47,23 @@ class RandomStream:
         self.generator = torch.Generator(device)
         self.generator.manual_seed(seed)
 
-    def arguments(self, batch: int, k: int) -> dict[str, Any]:
-        """Keyword arguments that carry this stream into one call."""
+    def source(self) -> dict[str, Any]:
+        """Keyword arguments that carry this stream into a drafter."""
+        return {"generator": self.generator} if self._rng == "generator" else {}
+
+    def arguments(self, batch: int, columns: int) -> dict[str, Any]:
+        """Keyword arguments that carry this stream into one call.
+
+        Injected uniforms are [batch, columns].
+        """
         if self._rng == "generator":
             return {"generator": self.generator}
         if self._rng == "seed":
             return {"seed": self._next_seed()}
         if self._rng == "uniforms":
-            shape = (batch, k + 1)
-            uniforms = torch.rand(shape, device=self._device, generator=self.generator)
+            uniforms = torch.rand(
+                (batch, columns), device=self._device, generator=self.generator
+            )
             return {"uniforms": uniforms}
         return {}
 
