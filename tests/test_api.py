@@ -284,6 +284,7 @@ def test_readme_has_a_block_for_each_door_in_python():
         (True, False),
         (False, True),
         (False, False),
+        (False, False),
     ]
 
 
@@ -347,9 +348,19 @@ def test_a_command_in_readme_is_understood(command):
 
 
 def test_built_in_subjects_in_readme_exist():
-    named = set(re.findall(r"reference:\w+", README))
+    named = set(re.findall(r"(?:reference|lossy):[a-z-]+", README))
 
     assert named <= set(BUILTIN)
+
+
+def test_readme_lists_every_algorithm_and_no_other():
+    (table,) = re.findall(r"^\| rule \|.*?\n\n", README, re.DOTALL | re.MULTILINE)
+    names = re.findall(r"^\|.*\| `([a-z-]+)` \|[^|]*\|$", table, re.MULTILINE)
+    families = [name.split(":") for name in BUILTIN if ":" in name]
+
+    assert sorted([*names, "exercise"]) == sorted(
+        name for family, name in families if family == "reference"
+    )
 
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"--specverify-\w+", README))))

@@ -171,7 +171,8 @@ def _mean_accepted(session: Session, case: Case, tail: IntArray) -> str:
     found = _theory(session, case)
     if found is not None:
         rule, theory = found
-        words += f"; the {rule} rule accepts {theory[1:].sum():.3f}"
+        due = theory[1:].sum()
+        words += f"; the {rule} rule accepts {due:.3f} ({mean - due:+.3f})"
     bounds = rules.acceptance_bounds(case)
     if len(bounds) == case.k:
         words += f", no lossless rule more than {sum(bounds):.3f}"

@@ -140,6 +140,25 @@ def one_hot_draft(session: Session) -> Finding:
     return judge_law(session, tabulate.joint, named)
 
 
+def needs_greedy(subject: Subject) -> str:
+    """Reason to skip a check of greedy decoding."""
+    if not subject.capabilities.greedy:
+        return "the subject samples; specverify.subject(fn, greedy=True) says otherwise"
+    return ""
+
+
+@check(
+    "greedy-ties",
+    "Of equally likely tokens, greedy decoding takes the one with the lowest id.",
+    law="L27",
+    needs=needs_greedy,
+)
+def greedy_ties(session: Session) -> Finding:
+    """Ties at the top of every row, drafted and not."""
+    named = [witnesses.C3, witnesses.T1]
+    return judge_law(session, tabulate.joint, allowed(session, named))
+
+
 @check(
     "draft-lengths",
     "The law holds for every number of drafts: chains of 0 to 5, 1 to 4 at one position, "

@@ -115,7 +115,8 @@ def _violation(
     effect, reason = _attribute(session, tabulate, smallest)
     measured = _measured(session, tabulate, smallest)
     statistics = _statistics(smallest) | {
-        "tv_estimate": measured.test(smallest.limit).tv_estimate
+        "tv_estimate": measured.test(smallest.limit).tv_estimate,
+        "tv_upper": _certificate(measured),
     }
     return replace(
         common,
@@ -225,8 +226,6 @@ def _statistics(evaluation: Evaluation) -> dict[str, Any]:
     if comparison is None:
         return {}
     test = _chi_square(evaluation, comparison)
-    certain = comparison.fitted == 0 and comparison.samples > 0
-    upper = tv_upper(comparison.counts, comparison.probs) if certain else None
     log_e = evaluation.log_e
     finite = log_e is not None and math.isfinite(log_e)
     log10_e = log_e / math.log(10) if finite and log_e is not None else None
@@ -238,8 +237,15 @@ def _statistics(evaluation: Evaluation) -> dict[str, Any]:
         "e_value": log10_e,
         "limit": evaluation.limit,
         "tv_estimate": test.tv_estimate,
-        "tv_upper": upper,
+        "tv_upper": _certificate(comparison),
     }
+
+
+def _certificate(comparison: Comparison) -> float | None:
+    """Upper bound on the total variation; None where the law is fitted to the counts."""
+    if comparison.fitted or not comparison.samples:
+        return None
+    return tv_upper(comparison.counts, comparison.probs)
 
 
 def _tables(done: list[Evaluation], smallest: Evaluation | None) -> tuple[Table, ...]:

@@ -4,7 +4,13 @@
 from __future__ import annotations
 
 from specverify.checks import tabulate
-from specverify.checks.common import STEPS, allowed, generated, needs_sampling
+from specverify.checks.common import (
+    STEPS,
+    allowed,
+    generated,
+    needs_bonus,
+    needs_sampling,
+)
 from specverify.checks.judge import judge_law
 from specverify.checks.registry import check
 from specverify.checks.session import Finding, Session
@@ -45,6 +51,28 @@ def batch_composition(session: Session) -> Finding:
     """Rows of another case sit between the rows that are counted."""
     named = allowed(session, [witnesses.M1, witnesses.J1])
     return judge_law(session, tabulate.mixed_batch, named)
+
+
+def needs_ragged(subject: Subject) -> str:
+    """Reason to skip a check of rows with different numbers of drafts."""
+    if not subject.capabilities.ragged:
+        return (
+            "the subject takes no num_draft_tokens; specverify.subject(fn, ragged=True) "
+            "says that it does"
+        )
+    return needs_bonus(subject)
+
+
+@check(
+    "ragged-rows",
+    "In a batch whose rows have 0 to k drafts, each row follows the law.",
+    law="L13",
+    needs=needs_ragged,
+)
+def ragged_rows(session: Session) -> Finding:
+    """Rows of all lengths in turn, told by ``num_draft_tokens``."""
+    named = allowed(session, [witnesses.M1, witnesses.J2])
+    return judge_law(session, tabulate.ragged, named)
 
 
 @check(

@@ -180,6 +180,35 @@ def mixed_batch(case: Case) -> Tabulation:
     return _autoregressive(case, case.emits, cells)
 
 
+def ragged(case: Case) -> Tabulation:
+    """Joint law of rows that have from 0 to k drafts, in turn, in one batch.
+
+    Where a row has no draft, its place holds token 0 and rows as good as any.
+    """
+
+    def cells(rig: Rig, rows: int, seed: int) -> IntArray:
+        stream, rng = open_streams(rig, seed)
+        codes = []
+        for size in rig.chunks(case, rows):
+            none = np.empty((size, 0), np.int64)
+            drafts = case.draw_drafts(none, rng)
+            lengths = np.arange(size) % (case.k + 1)
+            inputs = rig.inputs(case, none, drafts)
+            unused = torch.arange(case.k) >= torch.from_numpy(lengths).unsqueeze(1)
+            short = replace(
+                inputs,
+                draft_token_ids=inputs.draft_token_ids.masked_fill(
+                    unused.to(rig.device), 0
+                ),
+                num_draft_tokens=torch.from_numpy(lengths).to(rig.device),
+            )
+            emission = rig.verify(short, stream)
+            codes.append(encode(complete(case, none, emission, rng), case.vocab))
+        return np.concatenate(codes)
+
+    return _autoregressive(case, case.emits, cells)
+
+
 def partitioned(case: Case) -> Tabulation:
     """First token of a large vocabulary, in cells of q/p crossed with id blocks."""
     p, q = case.due.matrix[0], case.draft.matrix[0]

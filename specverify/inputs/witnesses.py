@@ -80,6 +80,10 @@ O1: Final = _case(
     "O1", _rows(".5 .25 .25", ".25 .5 .25"), _rows("1 0 0"), deterministic=True
 )
 
+#: Ties at the top of every row.
+T1: Final = _case(
+    "T1", _rows(".5 .5 0", "0 .5 .5", ".4 .2 .4"), _rows(".2 .5 .3", ".1 .3 .6")
+)
 #: Two deterministic drafts.
 O2: Final = _case(
     "O2",
@@ -122,5 +126,5 @@ P2: Final = Case(
 #: All of them by name.
 WITNESSES: Final = {
     case.name: case
-    for case in (W, W2, C1, C3, C5, J1, J2, M1, S1, O1, O2, Z2, D1, D2, B1, B2, P2)
+    for case in (W, W2, C1, C3, C5, J1, J2, M1, S1, T1, O1, O2, Z2, D1, D2, B1, B2, P2)
 }

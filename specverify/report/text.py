@@ -39,6 +39,7 @@ def failure_text(evidence: Evidence) -> str:
         lines += ["", *_in_full(check)]
     if len(failed) > 1:
         lines += ["", "Also violated:", *(_in_short(check) for check in failed[1:])]
+    lines += _acceptance(evidence)
     undecided = evidence.with_status("inconclusive")
     if undecided:
         lines += ["", "Not decided:", *(_in_short(check) for check in undecided)]
@@ -48,6 +49,17 @@ def failure_text(evidence: Evidence) -> str:
     if slow:
         lines += ["", "Less efficient than declared:", *(_in_short(c) for c in slow)]
     return "\n".join(lines)
+
+
+def _acceptance(evidence: Evidence) -> list[str]:
+    """What the violation bought: acceptance beside theory, as one check observed it."""
+    lines = [
+        f"{_INDENT}{line}"
+        for check in evidence.checks
+        if check.id == "acceptance-bound"
+        for line in check.observations
+    ]
+    return ["", "Acceptance:", *lines] if lines else []
 
 
 def _in_full(check: CheckRecord) -> Iterator[str]:

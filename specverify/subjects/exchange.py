@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -24,6 +25,8 @@ class Inputs:
         Most tokens that a row of the answer holds.
     parents
         Shape of a tree, int64 [nodes], on the CPU; None for the other kinds.
+    num_draft_tokens
+        Drafts of each row where they differ, int64 [batch]; chains only.
     """
 
     draft_token_ids: Tensor
@@ -31,15 +34,16 @@ class Inputs:
     target_probs: Tensor
     emits: int
     parents: Tensor | None = None
+    num_draft_tokens: Tensor | None = None
 
     def rows(self, part: slice) -> Inputs:
         """A slice of the batch."""
-        q = self.draft_probs
         return replace(
             self,
             draft_token_ids=self.draft_token_ids[part],
-            draft_probs=None if q is None else q[part],
+            draft_probs=_map(self.draft_probs, lambda q: q[part]),
             target_probs=self.target_probs[part],
+            num_draft_tokens=_map(self.num_draft_tokens, lambda n: n[part]),
         )
 
     def interleaved(self, other: Inputs) -> Inputs:
@@ -56,13 +60,13 @@ class Inputs:
 
     def clone(self) -> Inputs:
         """A copy that nobody else can change."""
-        q = self.draft_probs
         return replace(
             self,
             draft_token_ids=self.draft_token_ids.clone(),
-            draft_probs=None if q is None else q.clone(),
+            draft_probs=_map(self.draft_probs, Tensor.clone),
             target_probs=self.target_probs.clone(),
-            parents=None if self.parents is None else self.parents.clone(),
+            parents=_map(self.parents, Tensor.clone),
+            num_draft_tokens=_map(self.num_draft_tokens, Tensor.clone),
         )
 
     def arguments(self) -> tuple[Tensor | None, ...]:
@@ -75,6 +79,12 @@ class Inputs:
             self.draft_probs,
             self.target_probs,
         )
+
+    def options(self) -> dict[str, Tensor]:
+        """Keyword arguments of the call."""
+        if self.num_draft_tokens is None:
+            return {}
+        return {"num_draft_tokens": self.num_draft_tokens}
 
     @property
     def uniforms_shape(self) -> tuple[int, int]:
@@ -89,6 +99,7 @@ class Inputs:
             "draft_probs": self.draft_probs,
             "target_probs": self.target_probs,
             "parents": self.parents,
+            "num_draft_tokens": self.num_draft_tokens,
         }
         return {name: value for name, value in named.items() if value is not None}
 
@@ -124,6 +135,10 @@ class Emission:
             self.accepted[::step],
             slot,
         )
+
+
+def _map(value: Tensor | None, change: Callable[[Tensor], Tensor]) -> Tensor | None:
+    return None if value is None else change(value)
 
 
 def _interleave(even: Tensor, odd: Tensor) -> Tensor:

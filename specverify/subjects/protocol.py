@@ -109,7 +109,8 @@ class Subject:
         Its own drafter, ``draft(draft_probs, *, generator) -> (token_ids, declared_probs)``
         with rows [batch, vocab]: draws what it then verifies, so that its own stream of
         randomness and the q that it declares are under test. Chains draft token by token,
-        token_ids [batch]; several drafts come at once, [batch, n].
+        token_ids [batch]; several drafts come at once, [batch, n],
+        where n is declared as min_draft_tokens and max_draft_tokens.
     """
 
     fn: Callable[..., Any]
@@ -185,6 +186,15 @@ def subject(
         msg = (
             f"draft is a {type(draft).__name__} for a subject of kind {kind!r}; allowed "
             "is a function, for the kinds chain and multidraft"
+        )
+        raise UsageError(msg)
+    declared = Capabilities(**capabilities)
+    fixed = declared.min_draft_tokens == declared.max_draft_tokens
+    if draft is not None and kind == "multidraft" and not fixed:
+        msg = (
+            f"min_draft_tokens is {declared.min_draft_tokens}, max_draft_tokens "
+            f"{declared.max_draft_tokens}; with a drafter both are the number of drafts "
+            "that it draws"
         )
         raise UsageError(msg)
     capabilities.setdefault("rng", _rng_of(fn))

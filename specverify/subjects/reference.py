@@ -90,6 +90,7 @@ class _Coupled:
     def draft(
         self, draft_probs: Tensor, *, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
+        """Draft one token a row [batch, vocab], and keep the noise."""
         noise = core.race_noise(
             tuple(draft_probs.shape), device=draft_probs.device, generator=generator
         )
@@ -104,6 +105,7 @@ class _Coupled:
         *,
         generator: torch.Generator,
     ) -> core.ChainResult:
+        """Verify on the noise of the drafts, and on new noise for the bonus token."""
         seen, self._noise = self._noise, []
         shape = (len(target_probs), target_probs.shape[2])
         if [tuple(noise.shape) for noise in seen] != [shape] * draft_token_ids.shape[1]:

@@ -229,7 +229,7 @@ class Rig:
             yield min(size, total - start)
 
     def _call(self, inputs: Inputs, stream: RandomStream) -> Answer:
-        kwargs = stream.arguments(*inputs.uniforms_shape)
+        kwargs = stream.arguments(*inputs.uniforms_shape) | inputs.options()
         raw = guarded(
             lambda: self.subject.fn(*inputs.arguments(), **kwargs), self.call_seconds
         )
