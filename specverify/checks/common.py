@@ -66,7 +66,7 @@ def fit(subject: Subject, case: Case) -> Case | None:
     if subject.kind == "multidraft":
         n = 2 if own.drafts == "hub" else 3
         n = max(min(n, own.max_draft_tokens or n), own.min_draft_tokens)
-        return _filled(own, multidraft_case(case, n, own.drafts))
+        return filled(own, multidraft_case(case, n, own.drafts))
     depth = max(1, min(case.k, 2, own.max_draft_tokens or 2))
     if own.drafts == "paths":
         shape = separate_paths(3, depth)
@@ -81,7 +81,7 @@ def fit_shape(own: Capabilities, case: Case, parents: tuple[int, ...]) -> Case |
     tree = tree_case(case, parents, way)
     if own.drafts == "paths" and parents != separate_paths(tree.width, tree.k):
         return None
-    return _filled(own, tree) if own.allows(tree.k) else None
+    return filled(own, tree) if own.allows(tree.k) else None
 
 
 def shapes(session: Session) -> list[Case]:
@@ -97,7 +97,7 @@ def shapes(session: Session) -> list[Case]:
         for n in (2,) if own.drafts == "hub" else (1, 2, 3, 4):
             if own.allows(n):
                 case = base.with_(name=f"M1, n = {n}")
-                found.append(_filled(own, multidraft_case(case, n, own.drafts)))
+                found.append(filled(own, multidraft_case(case, n, own.drafts)))
     else:
         for shape in (*_SHAPES, separate_paths(2, 2)):
             case = base.with_(name=f"M1, tree {list(shape)}")
@@ -153,7 +153,7 @@ def _fit_chain(own: Capabilities, case: Case) -> Case | None:
     return case.with_(greedy=own.greedy)
 
 
-def _filled(own: Capabilities, case: TreeCase) -> TreeCase | None:
+def filled(own: Capabilities, case: TreeCase) -> TreeCase | None:
     """The case, unless it would leave slots unused and the subject cannot take that."""
     fewest = min(sum(mass > 0 for mass in row) for row in case.draft.rows)
     with_replacement = case.drafts == "iid"

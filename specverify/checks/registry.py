@@ -49,7 +49,15 @@ CHECKS: Final[dict[str, Check]] = {}
 #: Modules that register checks, in the order of runs and reports.
 _MODULES: Final = tuple(
     f"specverify.checks.{name}"
-    for name in ("contract", "joint", "rows", "acceptance", "drafting", "exercise")
+    for name in (
+        "contract",
+        "exact",
+        "joint",
+        "rows",
+        "acceptance",
+        "drafting",
+        "exercise",
+    )
 )
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from specverify.core.matching import keep_matches
 from specverify.core.steps import ChainResult, ChainStep
+from specverify.core.validation import check_extra, check_metadata
 
 
 def race_noise(
@@ -96,6 +97,7 @@ def verify_coupled(
     ValueError, TypeError
         A bad argument: the message names it, what was found and what is allowed.
     """
+    check_metadata(draft_token_ids, draft_probs, target_probs, None, num_draft_tokens)
     step = ChainStep.open(
         draft_token_ids,
         draft_probs,
@@ -106,14 +108,9 @@ def verify_coupled(
         num_draft_tokens=num_draft_tokens,
         validate=validate,
     )
+    shape = tuple(target_probs.shape)
     if noise is None:
-        noise = race_noise(
-            tuple(target_probs.shape), device=target_probs.device, generator=generator
-        )
-    elif noise.shape != target_probs.shape:
-        msg = (
-            f"noise has shape {list(noise.shape)}; target_probs asks for "
-            f"[batch, k + 1, vocab] = {list(target_probs.shape)}"
-        )
-        raise ValueError(msg)
+        noise = race_noise(shape, device=target_probs.device, generator=generator)
+    else:
+        check_extra("noise", noise, shape, "[batch, k + 1, vocab]", target_probs)
     return keep_matches(step, race(target_probs, noise))

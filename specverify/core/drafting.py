@@ -58,7 +58,7 @@ def draw_drafts(
     Raises
     ------
     ValueError
-        Unknown way, n below 1, or n other than 2 for "hub".
+        Unknown way, n below 1, or n other than 2 for "hub"; another shape.
     """
     if drafts not in get_args(Drafts):
         msg = f"drafts is {drafts!r}; allowed are {', '.join(get_args(Drafts))}"
@@ -66,6 +66,9 @@ def draw_drafts(
     if n < 1 or (drafts == "hub" and n != _PAIR):
         allowed = "2" if drafts == "hub" else "1 and more"
         msg = f"n is {n}; allowed is {allowed} with drafts={drafts!r}"
+        raise ValueError(msg)
+    if draft_probs.ndim != _PAIR:
+        msg = f"draft_probs has shape {list(draft_probs.shape)}; it must be [batch, vocab]"
         raise ValueError(msg)
     q = draft_probs.to(torch.float64)
     if drafts == "iid":

@@ -14,6 +14,7 @@ from torch import Tensor
 from specverify.core.chain import verify_chain
 from specverify.core.sampling import inverse_cdf
 from specverify.core.steps import ChainResult, ChainStep, assemble
+from specverify.core.validation import check_extra, check_metadata
 
 
 def verify_match(
@@ -94,6 +95,7 @@ def verify_greedy(
     ValueError, TypeError
         A bad argument: the message names it, what was found and what is allowed.
     """
+    check_metadata(draft_token_ids, draft_probs, target_probs, None, num_draft_tokens)
     step = ChainStep.open(
         draft_token_ids,
         draft_probs,
@@ -190,12 +192,15 @@ def verify_mixed(
     is: the most likely token is accepted, any other rejected, and the residual is the
     most likely token. So the rows differ in their target only.
     """
-    if greedy.dtype != torch.bool or greedy.shape != target_probs.shape[:1]:
-        msg = (
-            f"greedy has dtype {greedy.dtype} and shape {list(greedy.shape)}; allowed is "
-            f"torch.bool [batch] = {list(target_probs.shape[:1])}"
-        )
-        raise ValueError(msg)
+    check_metadata(
+        draft_token_ids, draft_probs, target_probs, uniforms, num_draft_tokens
+    )
+    check_extra(
+        "greedy", greedy, tuple(target_probs.shape[:1]), "[batch]", target_probs
+    )
+    if greedy.dtype != torch.bool:
+        msg = f"greedy has dtype {greedy.dtype}; allowed is torch.bool"
+        raise TypeError(msg)
     return verify_chain(
         draft_token_ids,
         draft_probs,

@@ -232,6 +232,7 @@ def verify_target_only(
         generator=generator,
         uniforms=uniforms,
         validate=validate,
+        any_drafts=True,
     )
     token = inverse_cdf(step.p, step.uniforms[:, step.n])
     return MultidraftResult(token, step.first_slot(token))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several drafts at one position that are constructed, or chosen from, with q in view.
 
-Each of these reaches the best acceptance that its way of drawing allows, or comes near it;
-see `specverify.laws.bounds`. Arguments and results are those of
-`specverify.core.multidraft`, the ways of drawing those of `specverify.core.drafting`.
+The constructed pairs and sets reach the best acceptance that their way of drawing allows;
+how far a choice falls short of it depends on the choice. See `specverify.laws.bounds`.
+Arguments and results are those of `specverify.core.multidraft`, the ways of drawing those
+of `specverify.core.drafting`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from specverify.core.chain import accept_tokens
 from specverify.core.multidraft import token_masses, without
 from specverify.core.residual import residual_weights
 from specverify.core.steps import PLACEHOLDER_TOKEN_ID, MultidraftResult, MultidraftStep
+from specverify.core.validation import check_extra
 
 _PAIR: Final = 2
 
@@ -226,7 +228,8 @@ def verify_selected(
     else:
         r, slot = _weighted(step, weights)
     token = step.draft_token_ids.gather(1, slot.unsqueeze(1)).squeeze(1)
-    passed = accept_tokens(*token_masses(step.p, r, token), step.uniforms[:, 0])
+    masses = token_masses(step.p, r, token.clamp_min(0))
+    passed = (token >= 0) & accept_tokens(*masses, step.uniforms[:, 0])
     accepted = torch.where(passed, slot, PLACEHOLDER_TOKEN_ID)
     return step.finish(accepted, residual_weights(step.p, r))
 
@@ -238,21 +241,25 @@ def _best_ranked(step: MultidraftStep) -> tuple[Tensor, Tensor]:
     q = step.q.gather(1, order)
     # Summed from the worst up, so that small tails keep their digits.
     below = (q.flip(1).cumsum(dim=1).flip(1) - q).clamp_min(0)
-    r = (below + q) ** step.n - below**step.n
+    filled = step.draft_token_ids >= 0
+    n = filled.sum(dim=1, keepdim=True)  # without drafts r is zero
+    r = (below + q) ** n - below**n
     rank = torch.empty_like(order).scatter_(
         1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
     )
-    slot = rank.gather(1, step.draft_token_ids.clamp_min(0)).argmin(dim=1)
+    place = rank.gather(1, step.draft_token_ids.clamp_min(0))
+    slot = torch.where(filled, place, order.shape[1]).argmin(dim=1)
     return torch.zeros_like(r).scatter_(1, order, r), slot
 
 
 def _weighted(step: MultidraftStep, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Law of the chosen draft, and its slot, for pairs chosen by weights."""
     batch, vocab = step.q.shape
-    if step.n != _PAIR or weights.shape != (batch, vocab, vocab):
+    shape = (batch, vocab, vocab)
+    check_extra("weights", weights, shape, "[batch, vocab, vocab]", step.p)
+    if step.n != _PAIR:
         msg = (
-            f"weights has shape {list(weights.shape)} for {step.n} drafts; allowed is "
-            f"[batch, vocab, vocab] = {[batch, vocab, vocab]} for two"
+            f"draft_token_ids has {step.n} slots; weights choose from pairs: [batch, 2]"
         )
         raise ValueError(msg)
     w = weights.to(torch.float64)
@@ -261,4 +268,8 @@ def _weighted(step: MultidraftStep, weights: Tensor) -> tuple[Tensor, Tensor]:
     rows = torch.arange(batch, device=w.device)
     chance = w[rows, step.token(0), step.token(1)]
     slot = (step.uniforms[:, 1].to(torch.float64) >= chance).long()
-    return step.q * (first + second), slot
+    one, other = step.filled(0), step.filled(1)
+    both = (one & other).unsqueeze(1)  # a draft without another is chosen for sure
+    r = torch.where(both, step.q * (first + second), step.q)
+    r = torch.where((one | other).unsqueeze(1), r, 0.0)
+    return r, torch.where(one == other, slot, other.long())

@@ -174,8 +174,15 @@ class MultidraftStep:
         generator: torch.Generator | None = None,
         uniforms: Tensor | None = None,
         validate: bool | None = None,
+        any_drafts: bool = False,
     ) -> MultidraftStep:
-        """Check the arguments; see `verify_with_replacement` for their meaning."""
+        """Check the arguments; see `verify_with_replacement` for their meaning.
+
+        Rules for drafts from anywhere say `any_drafts`: they do without `draft_probs`.
+        """
+        if draft_probs is None and not any_drafts:
+            msg = "draft_probs is None; this rule needs the law of the drafts"
+            raise TypeError(msg)
         check_multidraft(
             draft_token_ids, draft_probs, target_probs, uniforms, validate=validate
         )

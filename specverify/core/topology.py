@@ -9,6 +9,7 @@ SGLang (`retrieve_index`; `next_token` and `next_sibling`) and of Medusa (`choic
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -45,9 +46,15 @@ class Topology:
         ------
         ValueError
             No node, several roots, a cycle, or a node that comes before its parent.
+        TypeError
+            Something else than whole numbers.
         """
-        values = parents.tolist() if isinstance(parents, Tensor) else list(parents)
-        return _checked(tuple(values))
+        try:
+            values = parents.tolist() if isinstance(parents, Tensor) else list(parents)
+            return _checked(tuple(map(operator.index, values)))
+        except TypeError as error:
+            msg = f"parents is {parents}; allowed are whole numbers, one for each node"
+            raise TypeError(msg) from error
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
@@ -97,14 +104,13 @@ class Topology:
         """Children of every node, padded with -1: int64 [nodes, width]."""
         width = max(self.width, 1)
         rows = [[*nodes, *[_NONE] * (width - len(nodes))] for nodes in self.children]
-        return torch.tensor(rows, dtype=torch.int64, device=device)
+        return on_device(rows, device)
 
     def path_table(self, device: torch.device) -> Tensor:
         """Path to every node, padded with -1: int64 [nodes, depth]."""
         paths = [self.path(node) for node in range(self.nodes)]
         rows = [[*path, *[_NONE] * (self.depth - len(path))] for path in paths]
-        table = torch.tensor(rows, dtype=torch.int64, device=device)
-        return table.view(self.nodes, self.depth)
+        return on_device(rows, device).view(self.nodes, self.depth)
 
     def retrieve_index(self) -> list[list[int]]:
         """Write as EAGLE does: nodes of every path from root to leaf, padded with -1."""
@@ -130,19 +136,29 @@ class Topology:
         return [tuple(rank[node] for node in path) for path in paths]
 
 
+def on_device(rows: Sequence[object], device: torch.device) -> Tensor:
+    """Put whole numbers on a device without waiting for it."""
+    return torch.tensor(rows, dtype=torch.int64).to(device, non_blocking=True)
+
+
 def parents_from_retrieve_index(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """Read EAGLE's encoding: node indices along every path, -1 behind the leaf.
 
     Raises
     ------
     ValueError
-        A path that does not start at node 0, a node with two parents, or one left out.
+        A path that does not start at node 0 or has a gap, a node with two parents, or
+        one left out.
     """
     parents: dict[int, int] = {0: _NONE}
     for row in rows:
-        path = [int(node) for node in row if int(node) >= 0]
-        if path[:1] != [0]:
-            msg = f"retrieve_index holds the path {path}; every path starts at node 0"
+        nodes = [int(node) for node in row]
+        path = list(itertools.takewhile(lambda node: node >= 0, nodes))
+        if path[:1] != [0] or max(nodes[len(path) :], default=_NONE) >= 0:
+            msg = (
+                f"retrieve_index holds the path {nodes}; every path starts at node 0 and "
+                "has -1 behind its leaf only"
+            )
             raise ValueError(msg)
         for parent, node in itertools.pairwise(path):
             _set_parent("retrieve_index", parents, node, parent)

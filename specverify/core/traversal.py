@@ -17,6 +17,7 @@ from specverify.core.block import verify_opened_block
 from specverify.core.multidraft import token_masses, without
 from specverify.core.sampling import inverse_cdf
 from specverify.core.steps import PLACEHOLDER_TOKEN_ID, ChainStep
+from specverify.core.topology import on_device
 from specverify.core.tree import TreeResult, TreeStep
 
 
@@ -189,6 +190,7 @@ def verify_tree_paths(
         uniforms=uniforms,
         validate=validate,
     )
+    _check_paths(step, validate=validate)
     depth = step.topology.depth
     if not depth:  # the root alone
         root = torch.zeros_like(step.rows)
@@ -213,6 +215,23 @@ def verify_tree_paths(
     return TreeResult(result.output_token_ids, result.num_accepted, kept)
 
 
+def _check_paths(step: TreeStep, *, validate: bool | None) -> None:
+    """Refuse what other trees may have: no draft law, and nodes that are not used."""
+    if step.draft_probs is None:
+        msg = "draft_probs is None; this rule needs the law of the drafts"
+        raise TypeError(msg)
+    if not (validate if validate is not None else step.token_ids.device.type == "cpu"):
+        return
+    unused = step.token_ids[:, 1:] < 0
+    if bool(unused.any()):
+        row, node = unused.nonzero()[0].tolist()
+        msg = (
+            f"token_ids[{row}, {node + 1}] is {int(step.token_ids[row, node + 1])}; a "
+            "path from an independent draw has a token at every node, 0 and more"
+        )
+        raise ValueError(msg)
+
+
 def _path_nodes(step: TreeStep) -> Tensor:
     """Nodes of the separate paths of a tree: int64 [paths, depth]."""
     topology = step.topology
@@ -224,7 +243,7 @@ def _path_nodes(step: TreeStep) -> Tensor:
             "length from the root, see parents_of_paths"
         )
         raise ValueError(msg)
-    table = torch.tensor(paths, dtype=torch.int64, device=step.token_ids.device)
+    table = on_device(paths, step.token_ids.device)
     return table.view(len(paths), topology.depth)
 
 

@@ -21,7 +21,7 @@ from specverify.core.multidraft import token_masses, without
 from specverify.core.residual import residual_weights
 from specverify.core.sampling import draw_uniforms, inverse_cdf
 from specverify.core.steps import PLACEHOLDER_TOKEN_ID, assemble
-from specverify.core.topology import Topology
+from specverify.core.topology import Topology, on_device
 from specverify.core.validation import check_tree
 
 
@@ -113,7 +113,7 @@ class TreeStep:
         """Lay out the path to `node` [batch], then `token` [batch]."""
         device = self.token_ids.device
         paths = self.topology.path_table(device)[node]  # [batch, depth]
-        num_accepted = torch.tensor(self.topology.depths, device=device)[node]
+        num_accepted = on_device(self.topology.depths, device)[node]
         tokens = self.token_ids.gather(1, paths.clamp_min(0))
         return TreeResult(assemble(tokens, token, num_accepted), num_accepted, paths)
 
@@ -267,7 +267,7 @@ def _descend(step: TreeStep, node: Tensor, alive: Tensor) -> tuple[Tensor, Tenso
         index = child.clamp_min(0).unsqueeze(1)
         token = step.token_ids.gather(1, index).squeeze(1)
         open_ = alive & (chosen < 0) & (child >= 0) & (token >= 0)
-        token = token.clamp_min(0)
+        token = torch.where(open_, token, 0)  # for a child that is none: the root's
         u = step.uniforms.gather(1, index).squeeze(1)
         passed = accept_tokens(*token_masses(p, q, token), u)
         chosen = torch.where(open_ & passed, child, chosen)

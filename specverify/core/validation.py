@@ -79,6 +79,15 @@ def check_values(
         _check_offered(torch.where(used, ids, -1), mass)
 
 
+def check_extra(
+    name: str, value: object, shape: tuple[int, ...], words: str, target_probs: Tensor
+) -> None:
+    """Check type, shape and device of an argument that only one rule has."""
+    _check_tensor(name, value, len(shape), words)
+    assert isinstance(value, Tensor)  # noqa: S101 - just checked
+    _check_like(name, value, shape, target_probs)
+
+
 def check_multidraft(
     draft_token_ids: Tensor,
     draft_probs: Tensor | None,

@@ -228,6 +228,8 @@ def tree_cases(
             for node, depth in enumerate(depths)
             if depth < deepest and children[node] < width
         ]
+        if not free:  # narrow rows and a small depth leave room for few nodes
+            break
         parent = draw(st.sampled_from(free))
         parents.append(parent)
         depths.append(depths[parent] + 1)

@@ -106,6 +106,12 @@ D1: Final = _case("D1", _rows(".3 .7 0 0", "0 .4 0 .6"), _rows("0 0 .5 .5"))
 D2: Final = _case(
     "D2", _rows(".3 .7 0", "0 .4 .6", ".2 .3 .5"), _rows("0 0 1", "1 0 0")
 )
+#: Almost equal: p and q differ by 2^-12, which float32 still holds.
+N1: Final = _case(
+    "N1",
+    _rows("1025/4096 1023/4096 1024/4096 1024/4096", ".1 .2 .3 .4"),
+    _rows("1/4 1/4 1/4 1/4"),
+)
 #: Draft and target agree wherever a draft stands: only the bonus token is new.
 B1: Final = _case("B1", _rows(".5 .3 .2", ".1 .2 .7"), _rows(".5 .3 .2"))
 B2: Final = _case(
@@ -126,5 +132,25 @@ P2: Final = Case(
 #: All of them by name.
 WITNESSES: Final = {
     case.name: case
-    for case in (W, W2, C1, C3, C5, J1, J2, M1, S1, T1, O1, O2, Z2, D1, D2, B1, B2, P2)
+    for case in (
+        W,
+        W2,
+        C1,
+        C3,
+        C5,
+        J1,
+        J2,
+        M1,
+        S1,
+        T1,
+        O1,
+        O2,
+        Z2,
+        D1,
+        D2,
+        N1,
+        B1,
+        B2,
+        P2,
+    )
 }

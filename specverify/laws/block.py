@@ -192,7 +192,7 @@ def _weights(target: Model, draft: Model, path: Prefix) -> list[Number]:
 
 def accept_share(mass: Number, weight: Number) -> Number:
     """Form ``h = S / (S + 1 - b)`` from S and b; 0/0 is 1, for there p = q."""
-    return mass / (mass + 1 - weight) if mass or weight < 1 else 1
+    return mass / (mass + (1 - weight)) if mass or weight < 1 else 1
 
 
 def _last_token(target: Model, draft: Model, prefix: Prefix, k: int) -> Distribution:

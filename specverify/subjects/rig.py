@@ -79,13 +79,13 @@ class Rig:
         """
         ids = torch.from_numpy(drafts.copy()).to(self.device)
         if isinstance(case, MultidraftCase):
-            p = self._law(case.target, case, prefixes)
-            q = self._law(case.draft, case, prefixes)
+            p = self.law(case.target, case, prefixes)
+            q = self.law(case.draft, case, prefixes)
             return Inputs(ids, self._declared(q), p, 1)
         if isinstance(case, TreeCase):
             texts = [case.behind(drafts, prefixes, i) for i in range(len(case.parents))]
-            p = torch.stack([self._law(case.target, case, t) for t in texts], dim=1)
-            q = torch.stack([self._law(case.draft, case, t) for t in texts], dim=1)
+            p = torch.stack([self.law(case.target, case, t) for t in texts], dim=1)
+            q = torch.stack([self.law(case.draft, case, t) for t in texts], dim=1)
             shape = torch.tensor(case.parents)
             return Inputs(ids, self._declared(q), p, case.emits, shape)
         path, start = np.concatenate([prefixes, drafts], axis=1), prefixes.shape[1]
@@ -134,7 +134,7 @@ class Rig:
         """The law that the subject's own drafter declares behind one text [1, length]."""
         many = (case.n,) if isinstance(case, MultidraftCase) else ()
         with stream.owning_globals():
-            q = self._law(case.draft, case, text)
+            q = self.law(case.draft, case, text)
             _, declared = self._ask_drafter(q, (1, *many), stream)
         return [float(mass) for mass in declared[0]]
 
@@ -144,12 +144,12 @@ class Rig:
         """Let the subject draft: tokens as in `Case.draw_drafts`, and the q it declares."""
         if isinstance(case, MultidraftCase):
             ids, declared = self._ask_drafter(
-                self._law(case.draft, case, prefixes), (len(prefixes), case.n), stream
+                self.law(case.draft, case, prefixes), (len(prefixes), case.n), stream
             )
             return ids, declared
         text, rows = prefixes, []
         for _ in range(case.k):
-            q = self._law(case.draft, case, text)
+            q = self.law(case.draft, case, text)
             ids, declared = self._ask_drafter(q, (len(text),), stream)
             text = np.concatenate([text, ids[:, None]], axis=1)
             rows.append(declared)
@@ -235,7 +235,7 @@ class Rig:
         )
         return receive(raw, inputs, self.subject)
 
-    def _law(self, model: ToyModel, case: Case, texts: IntArray) -> Tensor:
+    def law(self, model: ToyModel, case: Case, texts: IntArray) -> Tensor:
         """Next-token rows behind whole texts: [batch, vocab]."""
         length = texts.shape[1]
         return self._rows(model, case, texts, range(length, length + 1))[:, 0]

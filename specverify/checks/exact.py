@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The law itself, where the subject's random calls can be followed: no sampling, no error.
+
+Each branch of the subject is run once, with the weight of the random numbers that lead
+there. What comes out is the subject's law in its own floating-point arithmetic, so that the
+comparison with the target's has a tolerance for rounding and no error rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from specverify.checks import rules
+from specverify.checks.acceptance import needs_rule
+from specverify.checks.common import (
+    STEPS,
+    allowed,
+    filled,
+    fit,
+    fit_shape,
+    generated,
+    needs_bonus,
+)
+from specverify.checks.registry import check
+from specverify.checks.reproduce import counterexample
+from specverify.checks.search import find_smallest
+from specverify.checks.session import Finding, Session
+from specverify.exact.stepping import StepLaw, step_law
+from specverify.exact.variables import Unfollowed
+from specverify.inputs import strategies, witnesses
+from specverify.inputs.cases import Case
+from specverify.inputs.trees import MultidraftCase, multidraft_case
+from specverify.laws import distributions, steps
+from specverify.laws.distributions import Number, Prefix
+from specverify.subjects.faults import SubjectFault
+from specverify.subjects.protocol import Subject
+
+#: Total variation granted to the rounding of each dtype of probabilities.
+TOLERANCES: Final = {"float32": 1e-6, "float64": 1e-12}
+
+_LEAST_EXAMPLES: Final = 20
+_MOST_CELLS: Final = 27
+_MOST_TREE_CELLS: Final = 16
+_SHRINK_EXAMPLES: Final = 60
+_LISTED: Final = 12
+_SMALL_VOCAB: Final = 3
+
+#: A law that a case must have, and the one that it has, over the same outcomes.
+Laws = Callable[[Case, StepLaw], tuple[Mapping[Any, Number], Mapping[Any, Number]]]
+
+
+@dataclass
+class _Comparison:
+    """What was found on one case."""
+
+    case: Case
+    law: StepLaw
+    due: Mapping[Any, Number]
+    found: Mapping[Any, Number]
+
+    @property
+    def distance(self) -> float:
+        """Total variation, the part that was not followed excluded."""
+        return float(distributions.law_distance(self.found, self.due))
+
+    @property
+    def surplus(self) -> float:
+        """Mass above the law: a lower bound, whatever was not followed."""
+        over = (mass - self.due.get(x, 0) for x, mass in self.found.items())
+        return float(sum(extra for extra in over if extra > 0))
+
+    @property
+    def impossible(self) -> Fraction:
+        """Mass of outcomes that must not be."""
+        return sum(
+            (Fraction(m) for x, m in self.found.items() if not self.due.get(x)),
+            Fraction(0),
+        )
+
+    def violated(self) -> bool:
+        """Whether the laws differ by more than rounding."""
+        return self.surplus > TOLERANCES[self.case.dtype]
+
+    def where(self) -> str:
+        """The outcomes that differ, both laws side by side."""
+        cells = sorted(
+            {*self.found, *self.due},
+            key=lambda x: -abs(float(self.found.get(x, 0) - self.due.get(x, 0))),
+        )
+        lines = [
+            f"{_label(x)}: exactly {float(self.found.get(x, 0)):.7f}, due "
+            f"{float(self.due.get(x, 0)):.7f} "
+            f"({float(self.found.get(x, 0) - self.due.get(x, 0)):+.7f})"
+            for x in cells[:_LISTED]
+        ]
+        hidden = len(cells) - len(lines)
+        return "; ".join([*lines, *([f"and {hidden} more"] if hidden else [])])
+
+
+@dataclass
+class _Search:
+    """Follows a subject on many cases."""
+
+    session: Session
+    laws: Laws
+    done: dict[bytes, _Comparison] = field(default_factory=dict)
+
+    def compare(self, case: Case) -> _Comparison:
+        """Follow the subject on a case, once."""
+        if case.key not in self.done:
+            left = max(self.session.limit - self.session.elapsed, 1.0)
+            law = step_law(self.session.rig, case, seconds=left)
+            self.done[case.key] = _Comparison(case, law, *self.laws(case, law))
+        return self.done[case.key]
+
+    def violates(self, case: Case) -> bool:
+        """Whether the law is broken on a case; with no time left, it was not tried."""
+        if case.key not in self.done and self.session.late:
+            return False
+        return self.compare(case).violated()
+
+
+@check(
+    "exact-law",
+    "The law of the tokens of a step, computed by following each of its random calls, is "
+    "the target's.",
+    law="L2, L13",
+    grade="exact",
+    kinds=STEPS,
+)
+def exact_joint_law(session: Session) -> Finding:
+    """Witnesses, and at least 20 generated cases; k from 0 on."""
+
+    def laws(case: Case, law: StepLaw) -> tuple[Mapping[Prefix, Number], ...]:
+        found = steps.completed_law(law.emitted(), case.due, case.emits)
+        return steps.autoregressive_law(case.due, case.emits), found
+
+    return _judge(session, laws, _named(session), search=True)  # type: ignore[arg-type]
+
+
+@check(
+    "exact-acceptance",
+    "The exact joint law of emitted tokens and acceptance is that of the declared rule.",
+    law="L3, L14",
+    effect="efficiency",
+    grade="exact",
+    kinds=STEPS,
+    needs=needs_rule,
+)
+def exact_acceptance(session: Session) -> Finding:
+    """Emitted tokens before completion."""
+    rule = str(session.capabilities.efficiency)
+
+    def laws(case: Case, law: StepLaw) -> tuple[Mapping[Any, Number], ...]:
+        if not isinstance(case, MultidraftCase):
+            return rules.emitted_law(case, rule), law.emitted()
+        due: dict[Any, Number] = {}
+        for (token, slot), mass in rules.token_slot_law(case, rule).items():
+            due[token, slot >= 0] = due.get((token, slot >= 0), 0) + mass
+        found: dict[Any, Number] = {}
+        for (_, tokens, hit), mass in law.outcomes.items():
+            cell = (tokens[0], bool(hit))
+            found[cell] = found.get(cell, 0) + mass
+        return due, found
+
+    named = [witnesses.W, witnesses.J1, witnesses.S1]
+    small = [_small(session, case) for case in named]
+    cases = [case for case in small if case is not None]
+    return _judge(session, laws, cases)  # type: ignore[arg-type]
+
+
+def needs_token_rule(subject: Subject) -> str:
+    """Reason to skip the coupling law, which token-level verification alone has."""
+    if subject.capabilities.efficiency != "token" or subject.draft is not None:
+        return "the coupling of draft and output is fixed for efficiency='token' only"
+    return needs_bonus(subject)
+
+
+@check(
+    "exact-coupling",
+    "The exact joint law of draft and output is the maximal coupling: given a rejection, "
+    "the recovered token does not depend on the rejected one.",
+    law="L4",
+    effect="efficiency",
+    grade="exact",
+    needs=needs_token_rule,
+)
+def exact_coupling(session: Session) -> Finding:
+    """First draft and first token, for one draft."""
+
+    def laws(case: Case, law: StepLaw) -> tuple[Mapping[Any, Number], ...]:
+        due = distributions.coupling(case.due(()), case.draft(()))
+        found: dict[Any, Number] = {}
+        for (drafts, tokens, _), mass in law.outcomes.items():
+            cell = (drafts[0], tokens[0])
+            found[cell] = found.get(cell, 0) + mass
+        return due, found
+
+    named = [witnesses.W, witnesses.S1.with_(k=1), witnesses.C5]
+    return _judge(session, laws, allowed(session, named))  # type: ignore[arg-type]
+
+
+def _named(session: Session) -> list[Case]:
+    """Witnesses; chains with k from 0 to 3, others with two drafts at a position."""
+    own = session.capabilities
+    dtypes = [dtype for dtype in own.dtypes if dtype in TOLERANCES]
+    shared = [witnesses.S1, witnesses.C5, witnesses.Z2, witnesses.N1]
+    if session.subject.kind == "chain":
+        lengths = [witnesses.P2.with_(k=k, name=f"P2, k = {k}") for k in (0, 3)]
+        shared += [witnesses.M1, *lengths, witnesses.D1, witnesses.W]
+        shared += [witnesses.O1.with_(deterministic=False)]
+    cases = [_small(session, case) for case in shared]
+    precise = [
+        case.with_(dtype=dtype, name=f"{case.name}, {dtype}")
+        for dtype in dtypes[1:]
+        for case in (cases[0], cases[1])
+        if case is not None
+    ]
+    return [case for case in (*cases, *precise) if case is not None]
+
+
+def _small(session: Session, case: Case) -> Case | None:
+    """A witness with as few drafts as show something: the work grows exponentially."""
+    own = session.capabilities
+    if session.subject.kind == "multidraft" and own.allows(2):
+        return filled(own, multidraft_case(case, 2, own.drafts))
+    if session.subject.kind == "tree":
+        wide = case.vocab > _SMALL_VOCAB or case.k == 1
+        shape = (-1, 0, 0) if wide or own.drafts == "paths" else (-1, 0, 0, 1)
+        return fit_shape(own, case, shape)
+    return fit(session.subject, case)
+
+
+def _judge(
+    session: Session, laws: Laws, named: list[Case], *, search: bool = False
+) -> Finding:
+    """Follow the subject on named and generated cases; the smallest violation is shown."""
+    found = _Search(session, laws)
+    try:
+        wrong = [case for case in named if found.violates(case)]
+        wrong.sort(key=lambda case: (case.vocab, case.k))
+        if search and (session.shrink or not wrong):
+            wrong = [*_generated(session, found, failed=bool(wrong)), *wrong]
+    except Unfollowed as reason:
+        return Finding(
+            "skipped", reason=f"its law cannot be computed exactly: {reason}"
+        )
+    except SubjectFault as fault:
+        return Finding(
+            "violation", reason=str(fault), effect="contract", grade="structural"
+        )
+    planned = len(named) + (_examples(session) if search else 0)
+    common = Finding(
+        "pass",
+        examples=len(found.done),
+        examples_planned=planned,
+        tv_upper=max((c.distance for c in found.done.values()), default=0.0),
+        observations=tuple(_boundaries(found)),
+    )
+    if wrong:
+        return _violation(session, found.compare(wrong[0]), common)
+    return _passed(found, common)
+
+
+def _generated(session: Session, found: _Search, *, failed: bool) -> list[Case]:
+    examples = _SHRINK_EXAMPLES if failed else _examples(session)
+    smallest = find_smallest(
+        _strategy(session),
+        found.violates,
+        examples=examples,
+        seed=session.seed(purpose="examples"),
+    )
+    return [] if smallest is None else [smallest]
+
+
+def _strategy(session: Session) -> st.SearchStrategy[Case]:
+    own, kind = session.capabilities, session.subject.kind
+    if kind == "multidraft":
+        most = min(2, own.max_draft_tokens or 2)
+        return strategies.multidraft_cases(
+            drafts=own.drafts,
+            min_n=max(own.min_draft_tokens, 1),
+            max_n=max(most, own.min_draft_tokens),
+            max_vocab=3,
+            unused=own.ragged,
+        )
+    if kind == "tree":
+        return strategies.tree_cases(
+            drafts=own.drafts,
+            max_nodes=4,
+            max_cells=_MOST_TREE_CELLS,
+            max_depth=own.max_draft_tokens,
+            unused=own.ragged,
+        )
+    return generated(session, min_k=0, max_k=3, max_vocab=6, max_cells=_MOST_CELLS)
+
+
+def _examples(session: Session) -> int:
+    return max(_LEAST_EXAMPLES, session.plan.examples // 4)
+
+
+def _passed(found: _Search, common: Finding) -> Finding:
+    cut = max(found.done.values(), key=lambda c: c.law.unfollowed, default=None)
+    if cut is None:
+        return replace(common, status="skipped", reason="no input fits the subject")
+    branches = sum(c.law.branches for c in found.done.values())
+    tolerance = max(TOLERANCES[c.case.dtype] for c in found.done.values())
+    if float(cut.law.unfollowed) > TOLERANCES[cut.case.dtype]:
+        reason = (
+            f"{cut.law.branches} branches were followed on an input, and probability "
+            f"{float(cut.law.unfollowed):.3g} was not reached; allow more time with "
+            "--max-seconds"
+        )
+        return replace(common, status="inconclusive", reason=reason)
+    words = f"{branches} branches were followed on {len(found.done)} inputs"
+    return replace(
+        common,
+        detectable_tv=tolerance,
+        observations=(words, *common.observations),
+    )
+
+
+def _violation(session: Session, worst: _Comparison, common: Finding) -> Finding:
+    return replace(
+        common,
+        status="violation",
+        reason=(
+            f"computed exactly over {worst.law.branches} branches, the law is off by a "
+            f"total variation of {worst.distance:.7f}"
+        ),
+        tv_estimate=worst.distance,
+        counterexample=counterexample(session, worst.case, worst.where()),
+    )
+
+
+def _boundaries(found: _Search) -> list[str]:
+    """Impossible outcomes that rounding lets through, with their exact probability."""
+    worst = max(found.done.values(), key=lambda c: c.impossible, default=None)
+    if worst is None or not worst.impossible or worst.violated():
+        return []
+    place = worst.case.name or "a generated input"
+    words = (
+        f"outcomes of probability zero come out with probability {worst.impossible} = "
+        f"{float(worst.impossible):.2g} on {place}: a uniform at the edge of its grid is "
+        "accepted"
+    )
+    return [words]
+
+
+def _label(outcome: Any) -> str:
+    return ",".join(map(str, outcome)) if isinstance(outcome, tuple) else str(outcome)
