@@ -30,7 +30,7 @@ from specverify.checks.registry import check
 from specverify.checks.reproduce import counterexample
 from specverify.checks.search import find_smallest
 from specverify.checks.session import Finding, Session
-from specverify.exact.stepping import StepLaw, step_law
+from specverify.exact.stepping import StepLaw, injected_step_law, step_law
 from specverify.exact.variables import Unfollowed
 from specverify.inputs import strategies, witnesses
 from specverify.inputs.cases import Case
@@ -114,9 +114,19 @@ class _Search:
         """Follow the subject on a case, once."""
         if case.key not in self.done:
             left = max(self.session.limit - self.session.elapsed, 1.0)
-            law = step_law(self.session.rig, case, seconds=left)
+            law = self._follow(case, left)
             self.done[case.key] = _Comparison(case, law, *self.laws(case, law))
         return self.done[case.key]
+
+    def _follow(self, case: Case, seconds: float) -> StepLaw:
+        try:
+            return step_law(self.session.rig, case, seconds=seconds)
+        except Unfollowed:
+            if self.session.capabilities.rng != "uniforms":
+                raise
+            # It may be compiled code: what it does with given uniforms can be asked.
+            seed = self.session.seed(case, "probes")
+            return injected_step_law(self.session.rig, case, seed=seed)
 
     def violates(self, case: Case) -> bool:
         """Whether the law is broken on a case; with no time left, it was not tried."""

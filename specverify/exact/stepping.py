@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,8 +14,10 @@ import numpy as np
 import torch
 
 from specverify.exact.enumeration import ExactLaw, exact_law, freeze
+from specverify.exact.injection import box_law
 from specverify.exact.variables import Unfollowed
 from specverify.inputs.cases import Case
+from specverify.inputs.models import IntArray
 from specverify.inputs.trees import MultidraftCase, TreeCase
 from specverify.laws import proposals, steps
 from specverify.laws.distributions import Prefix
@@ -89,9 +92,59 @@ def step_law(
         raise Unfollowed("its randomness cannot be seen from outside (rng='internal')")
     limits = _Limits(max_branches, time.monotonic() + seconds)
     parts = _own_drafts if rig.subject.draft is not None else _given_drafts
+    return _added(rig, limits, parts(rig, case, limits))
+
+
+def injected_step_law(rig: Rig, case: Case, *, seed: int = 0) -> StepLaw:
+    """Compute the same for a subject that takes ``uniforms=``, by choosing them.
+
+    Nothing is intercepted and rows are put many to a call, so it serves compiled kernels;
+    `branches` counts the rows.
+
+    Raises
+    ------
+    Unfollowed
+        Another source of randomness, or outcomes that fill no boxes of the uniforms.
+    SubjectFault
+        An answer that breaks the contract, an exception or a hang.
+    """
+    if rig.subject.capabilities.rng != "uniforms":
+        raise Unfollowed("it takes no uniforms of our choice (rng is not 'uniforms')")
+    paths = list(draft_paths(case))
+    drafts = np.array([path for path, _ in paths], np.int64).reshape(len(paths), -1)
+    known: dict[tuple[Prefix, int], int] = {}
+    limits = _Limits(0, math.inf)
+
+    def outcomes(group: IntArray, positions: IntArray) -> IntArray:
+        none = np.empty((len(group), 0), np.int64)
+        inputs = rig.inputs(case, none, drafts[group])
+        uniforms = torch.from_numpy(positions).to(rig.device).float() * 2.0**-24
+        limits.used += len(group)
+        emission = rig.verify_with(inputs, uniforms)
+        pairs = zip(
+            map(tuple, emission.token_ids.tolist()),
+            emission.accepted.tolist(),
+            strict=True,
+        )
+        return np.array([known.setdefault(pair, len(known)) for pair in pairs])
+
+    columns = rig.inputs(case, _nothing(), drafts[:1]).uniforms_shape[1]
+    laws = box_law(outcomes, groups=len(paths), dims=columns, seed=seed)
+    names = {number: pair for pair, number in known.items()}
+    law: dict[Outcome, Fraction] = {}
+    for (path, weight), found in zip(paths, laws, strict=True):
+        for number, mass in found.items():
+            ids, accepted = names[number]
+            tokens = tuple(token for token in ids if token >= 0)
+            law[path, tokens, accepted] = weight * mass
+    return StepLaw(law, limits.used, Fraction(0))
+
+
+def _added(rig: Rig, limits: _Limits, parts: Iterator[_Part]) -> StepLaw:
+    """Add up what was followed."""
     law: dict[Outcome, Fraction] = {}
     followed = Fraction(0)
-    for inputs, drafts, answer, mass in parts(rig, case, limits):
+    for inputs, drafts, answer, mass in parts:
         tokens, accepted = _emission(rig, inputs, answer)
         key = (drafts, tokens, accepted)
         law[key] = law.get(key, Fraction(0)) + mass

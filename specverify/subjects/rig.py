@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -221,6 +221,16 @@ class Rig:
             raise
         return read(parts, inputs, self.subject)
 
+    def verify_with(self, inputs: Inputs, uniforms: Tensor) -> Emission:
+        """Call the subject with uniforms of our choice [batch, columns]."""
+        self.refuse_if_hung()
+        size = self.subject.capabilities.max_batch or _MAX_ROWS
+        answers = []
+        for i in range(0, len(uniforms), size):
+            part, given = inputs.rows(slice(i, i + size)), uniforms[i : i + size]
+            answers.append(self._ask(part, {"uniforms": given} | part.options()))
+        return read(answers, inputs, self.subject)
+
     def chunks(self, case: Case, total: int) -> Iterator[int]:
         """Split `total` rows into batches that fit into memory."""
         rows = _MAX_ELEMENTS // (case.vocab * case.columns)
@@ -229,7 +239,10 @@ class Rig:
             yield min(size, total - start)
 
     def _call(self, inputs: Inputs, stream: RandomStream) -> Answer:
-        kwargs = stream.arguments(*inputs.uniforms_shape) | inputs.options()
+        options = stream.arguments(*inputs.uniforms_shape) | inputs.options()
+        return self._ask(inputs, options)
+
+    def _ask(self, inputs: Inputs, kwargs: dict[str, Any]) -> Answer:
         raw = guarded(
             lambda: self.subject.fn(*inputs.arguments(), **kwargs), self.call_seconds
         )
