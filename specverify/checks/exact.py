@@ -40,8 +40,10 @@ from specverify.laws.distributions import Number, Prefix
 from specverify.subjects.faults import SubjectFault
 from specverify.subjects.protocol import Subject
 
-#: Total variation granted to the rounding of each dtype of probabilities.
-TOLERANCES: Final = {"float32": 1e-6, "float64": 1e-12}
+#: Total variation granted to the rounding of float32 and to the grid of its uniforms.
+TOLERANCE: Final = 1e-6
+
+_PRECISE: Final = ("float32", "float64")
 
 _LEAST_EXAMPLES: Final = 20
 _MOST_CELLS: Final = 27
@@ -84,7 +86,7 @@ class _Comparison:
 
     def violated(self) -> bool:
         """Whether the laws differ by more than rounding."""
-        return self.surplus > TOLERANCES[self.case.dtype]
+        return self.surplus > TOLERANCE
 
     def where(self) -> str:
         """The outcomes that differ, both laws side by side."""
@@ -218,7 +220,7 @@ def exact_coupling(session: Session) -> Finding:
 def _named(session: Session) -> list[Case]:
     """Witnesses; chains with k from 0 to 3, others with two drafts at a position."""
     own = session.capabilities
-    dtypes = [dtype for dtype in own.dtypes if dtype in TOLERANCES]
+    dtypes = [dtype for dtype in own.dtypes if dtype in _PRECISE]
     shared = [witnesses.S1, witnesses.C5, witnesses.Z2, witnesses.N1]
     if session.subject.kind == "chain":
         lengths = [witnesses.P2.with_(k=k, name=f"P2, k = {k}") for k in (0, 3)]
@@ -319,8 +321,7 @@ def _passed(found: _Search, common: Finding) -> Finding:
     if cut is None:
         return replace(common, status="skipped", reason="no input fits the subject")
     branches = sum(c.law.branches for c in found.done.values())
-    tolerance = max(TOLERANCES[c.case.dtype] for c in found.done.values())
-    if float(cut.law.unfollowed) > TOLERANCES[cut.case.dtype]:
+    if float(cut.law.unfollowed) > TOLERANCE:
         reason = (
             f"{cut.law.branches} branches were followed on an input, and probability "
             f"{float(cut.law.unfollowed):.3g} was not reached; allow more time with "
@@ -330,7 +331,7 @@ def _passed(found: _Search, common: Finding) -> Finding:
     words = f"{branches} branches were followed on {len(found.done)} inputs"
     return replace(
         common,
-        detectable_tv=tolerance,
+        detectable_tv=TOLERANCE,
         observations=(words, *common.observations),
     )
 

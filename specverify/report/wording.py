@@ -37,6 +37,7 @@ STATUSES: Final[dict[Status, tuple[str, str]]] = {
 }
 
 
+_EXACT_LAW: Final = "exact-law"
 _EXERCISE_RIGHT: Final = (
     "The accept/reject rule is right, but this alone is not yet a lossless decoder, "
     "because the recovered token after a rejection and the bonus token after full "
@@ -113,8 +114,13 @@ def verdict_sentence(evidence: Evidence) -> str:
 
 
 def verdict_notes(evidence: Evidence) -> tuple[str, ...]:
-    """Sentences on what limits the verdict: what was declared, skipped, too coarse."""
-    notes = (_declared(evidence), _uncovered(evidence), _coarse(evidence))
+    """Sentences on what the verdict rests on: declared, exact, skipped, too coarse."""
+    notes = (
+        _declared(evidence),
+        _exact(evidence),
+        _uncovered(evidence),
+        _coarse(evidence),
+    )
     return tuple(note for note in notes if note)
 
 
@@ -236,6 +242,22 @@ def _declared(evidence: Evidence) -> str:
         f"Failures that were declared beforehand do not count: {', '.join(names)}. "
         "The verdict holds apart from them."
     )
+
+
+def _exact(evidence: Evidence) -> str:
+    """Say whether the law itself was computed, beside what was sampled."""
+    for check in evidence.checks:
+        if check.id != _EXACT_LAW:
+            continue
+        if check.status == "pass" and check.tv_upper is not None:
+            return (
+                f"On {plural(check.examples, 'input')} the law itself was computed, by "
+                "following every random call: it is off by a total variation of at most "
+                f"{number(check.tv_upper, 2)}."
+            )
+        if check.status == "skipped":
+            return f"Statistical evidence only: {check.reason}."
+    return ""
 
 
 def _uncovered(evidence: Evidence) -> str:
