@@ -13,28 +13,23 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
 
-from hypothesis import strategies as st
-
 from specverify.checks import rules
 from specverify.checks.acceptance import needs_rule
 from specverify.checks.common import (
     STEPS,
     allowed,
-    filled,
-    fit,
-    fit_shape,
-    generated,
     needs_bonus,
 )
+from specverify.checks.exact_cases import named_cases, small_case, small_cases
 from specverify.checks.registry import check
 from specverify.checks.reproduce import counterexample
 from specverify.checks.search import find_smallest
 from specverify.checks.session import Finding, Session
 from specverify.exact.stepping import StepLaw, injected_step_law, step_law
 from specverify.exact.variables import Unfollowed
-from specverify.inputs import strategies, witnesses
+from specverify.inputs import witnesses
 from specverify.inputs.cases import Case
-from specverify.inputs.trees import MultidraftCase, multidraft_case
+from specverify.inputs.trees import MultidraftCase
 from specverify.laws import distributions, steps
 from specverify.laws.distributions import Number, Prefix
 from specverify.subjects.faults import SubjectFault
@@ -43,14 +38,10 @@ from specverify.subjects.protocol import Subject
 #: Total variation granted to the rounding of float32 and to the grid of its uniforms.
 TOLERANCE: Final = 1e-6
 
-_PRECISE: Final = ("float32", "float64")
 
 _LEAST_EXAMPLES: Final = 20
-_MOST_CELLS: Final = 27
-_MOST_TREE_CELLS: Final = 16
 _SHRINK_EXAMPLES: Final = 60
 _LISTED: Final = 12
-_SMALL_VOCAB: Final = 3
 
 #: A law that a case must have, and the one that it has, over the same outcomes.
 Laws = Callable[[Case, StepLaw], tuple[Mapping[Any, Number], Mapping[Any, Number]]]
@@ -152,7 +143,7 @@ def exact_joint_law(session: Session) -> Finding:
         found = steps.completed_law(law.emitted(), case.due, case.emits)
         return steps.autoregressive_law(case.due, case.emits), found
 
-    return _judge(session, laws, _named(session), search=True)  # type: ignore[arg-type]
+    return _judge(session, laws, named_cases(session), search=True)  # type: ignore[arg-type]
 
 
 @check(
@@ -181,7 +172,7 @@ def exact_acceptance(session: Session) -> Finding:
         return due, found
 
     named = [witnesses.W, witnesses.J1, witnesses.S1]
-    small = [_small(session, case) for case in named]
+    small = [small_case(session, case) for case in named]
     cases = [case for case in small if case is not None]
     return _judge(session, laws, cases)  # type: ignore[arg-type]
 
@@ -215,37 +206,6 @@ def exact_coupling(session: Session) -> Finding:
 
     named = [witnesses.W, witnesses.S1.with_(k=1), witnesses.C5]
     return _judge(session, laws, allowed(session, named))  # type: ignore[arg-type]
-
-
-def _named(session: Session) -> list[Case]:
-    """Witnesses; chains with k from 0 to 3, others with two drafts at a position."""
-    own = session.capabilities
-    dtypes = [dtype for dtype in own.dtypes if dtype in _PRECISE]
-    shared = [witnesses.S1, witnesses.C5, witnesses.Z2, witnesses.N1]
-    if session.subject.kind == "chain":
-        lengths = [witnesses.P2.with_(k=k, name=f"P2, k = {k}") for k in (0, 3)]
-        shared += [witnesses.M1, *lengths, witnesses.D1, witnesses.W]
-        shared += [witnesses.O1.with_(deterministic=False)]
-    cases = [_small(session, case) for case in shared]
-    precise = [
-        case.with_(dtype=dtype, name=f"{case.name}, {dtype}")
-        for dtype in dtypes[1:]
-        for case in (cases[0], cases[1])
-        if case is not None
-    ]
-    return [case for case in (*cases, *precise) if case is not None]
-
-
-def _small(session: Session, case: Case) -> Case | None:
-    """A witness with as few drafts as show something: the work grows exponentially."""
-    own = session.capabilities
-    if session.subject.kind == "multidraft" and own.allows(2):
-        return filled(own, multidraft_case(case, 2, own.drafts))
-    if session.subject.kind == "tree":
-        wide = case.vocab > _SMALL_VOCAB or case.k == 1
-        shape = (-1, 0, 0) if wide or own.drafts == "paths" else (-1, 0, 0, 1)
-        return fit_shape(own, case, shape)
-    return fit(session.subject, case)
 
 
 def _judge(
@@ -282,34 +242,12 @@ def _judge(
 def _generated(session: Session, found: _Search, *, failed: bool) -> list[Case]:
     examples = _SHRINK_EXAMPLES if failed else _examples(session)
     smallest = find_smallest(
-        _strategy(session),
+        small_cases(session),
         found.violates,
         examples=examples,
         seed=session.seed(purpose="examples"),
     )
     return [] if smallest is None else [smallest]
-
-
-def _strategy(session: Session) -> st.SearchStrategy[Case]:
-    own, kind = session.capabilities, session.subject.kind
-    if kind == "multidraft":
-        most = min(2, own.max_draft_tokens or 2)
-        return strategies.multidraft_cases(
-            drafts=own.drafts,
-            min_n=max(own.min_draft_tokens, 1),
-            max_n=max(most, own.min_draft_tokens),
-            max_vocab=3,
-            unused=own.ragged,
-        )
-    if kind == "tree":
-        return strategies.tree_cases(
-            drafts=own.drafts,
-            max_nodes=4,
-            max_cells=_MOST_TREE_CELLS,
-            max_depth=own.max_draft_tokens,
-            unused=own.ragged,
-        )
-    return generated(session, min_k=0, max_k=3, max_vocab=6, max_cells=_MOST_CELLS)
 
 
 def _examples(session: Session) -> int:

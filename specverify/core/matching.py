@@ -14,7 +14,7 @@ from torch import Tensor
 from specverify.core.chain import verify_chain
 from specverify.core.sampling import inverse_cdf
 from specverify.core.steps import ChainResult, ChainStep, assemble
-from specverify.core.validation import check_extra, check_metadata
+from specverify.core.validation import check_extra, check_metadata, check_values
 
 
 def verify_match(
@@ -198,6 +198,9 @@ def verify_mixed(
     check_extra(
         "greedy", greedy, tuple(target_probs.shape[:1]), "[batch]", target_probs
     )
+    # A greedy row becomes one-hot whatever it holds, so what it holds is checked here.
+    if validate if validate is not None else target_probs.device.type == "cpu":
+        check_values(draft_token_ids, None, target_probs, uniforms, num_draft_tokens)
     if greedy.dtype != torch.bool:
         msg = f"greedy has dtype {greedy.dtype}; allowed is torch.bool"
         raise TypeError(msg)

@@ -179,7 +179,8 @@ def verify_kseq(
         uniforms=uniforms,
         validate=validate,
     )
-    rho = kseq_rho(step.q, step.p, step.n).unsqueeze(1)  # [batch, 1]
+    n = (draft_token_ids >= 0).sum(dim=1)  # [batch]
+    rho = kseq_rho(step.q, step.p, n).unsqueeze(1)  # [batch, 1]
     accepted = torch.full_like(draft_token_ids[:, 0], PLACEHOLDER_TOKEN_ID)
     for slot in range(step.n):
         p, q = token_masses(step.p, step.q, step.token(slot))
@@ -188,7 +189,7 @@ def verify_kseq(
         accepted = torch.where(fresh, slot, accepted)
     common = torch.minimum(step.p / rho, step.q)
     b = common.sum(dim=1, keepdim=True)
-    offered = torch.where(b > 0, (1 - (1 - b) ** step.n) / b, 0.0)
+    offered = torch.where(b > 0, (1 - (1 - b) ** n.unsqueeze(1)) / b, 0.0)
     return step.finish(accepted, residual_weights(step.p, common * offered))
 
 
@@ -238,7 +239,7 @@ def verify_target_only(
     return MultidraftResult(token, step.first_slot(token))
 
 
-def kseq_rho(draft_probs: Tensor, target_probs: Tensor, n: int) -> Tensor:
+def kseq_rho(draft_probs: Tensor, target_probs: Tensor, n: int | Tensor) -> Tensor:
     """Smallest damping with which n independent drafts stay lossless.
 
     The root of ``1 - (1 - b)^n = rho b`` with ``b = sum min(p/rho, q)``, by bisection on
@@ -249,7 +250,7 @@ def kseq_rho(draft_probs: Tensor, target_probs: Tensor, n: int) -> Tensor:
     draft_probs, target_probs
         q and p, [batch, vocab].
     n
-        Number of drafts.
+        Number of drafts, or int64 [batch] where it differs.
 
     Returns
     -------
@@ -258,7 +259,7 @@ def kseq_rho(draft_probs: Tensor, target_probs: Tensor, n: int) -> Tensor:
     """
     q, p = draft_probs.to(torch.float64), target_probs.to(torch.float64)
     low = torch.ones_like(p[:, 0])
-    high = torch.full_like(low, float(n))
+    high = low * n if isinstance(n, int) else low * n.clamp_min(1)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         b = torch.minimum(p / middle.unsqueeze(1), q).sum(dim=1)

@@ -162,6 +162,7 @@ class _Limits:
 
     @property
     def reached(self) -> bool:
+        """Whether either has run out."""
         return self.used >= self.branches or time.monotonic() >= self.deadline
 
 

@@ -179,7 +179,7 @@ def multidraft_cases(
     vocab = draw(st.integers(2, max_vocab))
     p, q = draw(distribution_pairs(vocab))
     most = max_n if unused else min(max_n, _fewest(drafts, q))
-    n = 2 if drafts == "hub" else draw(st.integers(min_n, max(min_n, most)))
+    n = 2 if drafts == "hub" else draw(st.integers(min(min_n, most), most))
     return multidraft_case(Case(ToyModel((p,)), ToyModel((q,)), k=1), n, drafts)
 
 

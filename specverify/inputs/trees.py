@@ -16,6 +16,7 @@ from specverify.inputs.models import FloatArray, IntArray
 #: Ways of drawing several drafts, see `draw_slots`.
 DRAFTS: Final = ("iid", "without_replacement", "deterministic", "hub", "greedy")
 _NONE: Final = -1
+_PAIR: Final = 2
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class TreeCase(Case):
             raise ValueError(msg)
         if self.drafts not in DRAFTS:
             msg = f"drafts is {self.drafts!r}; allowed are {', '.join(DRAFTS)}"
+            raise ValueError(msg)
+        odd = [len(nodes) for nodes in self.children if len(nodes) not in (0, _PAIR)]
+        if self.drafts == "hub" and odd:
+            msg = f"drafts is 'hub' and a node has {odd[0]} children; allowed are pairs"
             raise ValueError(msg)
         depth = max(len(path) for path in self.paths)
         if self.k != depth:

@@ -142,8 +142,8 @@ def kseq(
     ----------
     Sun et al.: SpecTr, NeurIPS 2023, arXiv:2310.15141.
     """
-    n = len(drafts)
-    rho = _kseq_rho(tuple(p), tuple(q), n) if rho is None else rho
+    n = sum(token != NO_TOKEN for token in drafts)
+    rho = _kseq_rho(tuple(p), tuple(q), max(n, 1)) if rho is None else rho
     scaled = [mass / rho for mass in p]
     rest: Number = 1
     for slot, token in enumerate(drafts):
