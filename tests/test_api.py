@@ -285,6 +285,7 @@ def test_readme_has_a_block_for_each_door_in_python():
         (False, True),
         (False, False),
         (False, False),
+        (False, False),
     ]
 
 
@@ -336,6 +337,12 @@ COMMANDS = [
     shlex.split(command, comments=True)
     for command in re.findall(r"specverify ((?:run|list|report)\b[^`\n]*)", README)
 ]
+
+
+def test_the_exact_law_in_readme_is_what_it_says():
+    source, stated = PYTHON[4]
+
+    assert executed(source)[1] == stated
 
 
 def test_readme_shows_every_command():
