@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: ``specverify run``, ``list``, ``report`` and ``power``.
+"""The command line: ``run``, ``list``, ``report``, ``power``, ``diagnose``, ``selftest``.
 
 Exit codes: 0 lossless, 1 violation (lossy or broken), 2 usage, 3 internal error,
 4 inconclusive. Heavy modules are imported by the command that needs them.
@@ -33,7 +33,14 @@ _USAGE, _INTERNAL, _INTERRUPTED = 2, 3, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = parser().parse_args(argv)
-    commands = {"run": _run, "list": _list, "report": _report, "power": _power}
+    commands = {
+        "run": _run,
+        "list": _list,
+        "report": _report,
+        "power": _power,
+        "diagnose": _diagnose,
+        "selftest": _selftest,
+    }
     try:
         code = commands[options.command](options)
     except (UsageError, EvidenceError) as error:
@@ -143,6 +150,44 @@ def _list(options: argparse.Namespace) -> int:
     else:
         print_checks(checks)
     return 0
+
+
+def _diagnose(options: argparse.Namespace) -> int:
+    from specverify.checks.diagnose import diagnosed
+    from specverify.evidence.files import load
+
+    words = diagnosed(load(options.evidence))
+    print(json.dumps({"likely_cause": words}) if options.format == "json" else words)
+    return 0
+
+
+def _selftest(options: argparse.Namespace) -> int:
+    from specverify.checks.selftest import selftest
+    from specverify.terminal import print_trial
+
+    shown = print_trial if options.format == "text" else lambda trial: None
+    trials = selftest(listener=shown)
+    defects = [trial for trial in trials if trial.defect.effect != "none"]
+    caught = sum(trial.right for trial in defects)
+    flagged = sum(not trial.right for trial in trials if trial.defect.effect == "none")
+    if options.format == "json":
+        rows = [
+            {
+                "id": trial.defect.id,
+                "caught_by": trial.caught_by,
+                "right": trial.right,
+                "draws": trial.draws,
+                "seconds": trial.seconds,
+            }
+            for trial in trials
+        ]
+        print(json.dumps(rows, indent=2))
+    else:
+        print(
+            f"caught {caught} of {len(defects)} defects, flagged {flagged} of "
+            f"{len(trials) - len(defects)} correct forms"
+        )
+    return int(not all(trial.right for trial in trials))
 
 
 def _report(options: argparse.Namespace) -> int:

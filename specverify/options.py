@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action="version", version=specverify.__version__)
     commands = whole.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    for add in (_add_run, _add_list, _add_report, _add_power):
+    for add in _COMMANDS:
         _add_format(add(commands))
     return whole
 
@@ -110,6 +110,35 @@ def _add_power(commands: Any) -> argparse.ArgumentParser:
         "--power", type=float, default=0.99, metavar="P", help="default 0.99"
     )
     return power
+
+
+def _add_diagnose(commands: Any) -> argparse.ArgumentParser:
+    diagnose: argparse.ArgumentParser = commands.add_parser(
+        "diagnose",
+        help="name the likely cause of a broken law",
+        description="Compare what a run observed with the laws of all known defects.",
+    )
+    diagnose.add_argument("evidence", metavar="EVIDENCE", help="JSON of a run")
+    return diagnose
+
+
+def _add_selftest(commands: Any) -> argparse.ArgumentParser:
+    selftest: argparse.ArgumentParser = commands.add_parser(
+        "selftest",
+        help="see planted defects caught and correct forms let through",
+        description="Run checks on a part of the catalogue of known defects.",
+    )
+    return selftest
+
+
+_COMMANDS: Final = (
+    _add_run,
+    _add_list,
+    _add_report,
+    _add_power,
+    _add_diagnose,
+    _add_selftest,
+)
 
 
 def _add_format(command: argparse.ArgumentParser) -> None:

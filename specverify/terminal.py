@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,6 +18,9 @@ from specverify.report.formats import count, number
 from specverify.report.wording import STATUSES
 from specverify.statistics.planning import SamplePlan
 from specverify.subjects.protocol import Subject
+
+if TYPE_CHECKING:
+    from specverify.checks.selftest import Trial
 
 _COLOURS: Final = {
     "pass": "green",
@@ -89,6 +92,21 @@ def print_checks(checks: Sequence[Check]) -> None:
                 table.add_row(*(escape(cell) for cell in row))
         console.print(table)
         console.print()
+
+
+def print_trial(trial: Trial) -> None:
+    """Print what became of one entry of the catalogue of defects."""
+    defect = trial.defect
+    if defect.effect == "none":
+        word = "let through" if trial.right else f"FLAGGED by {trial.caught_by}"
+    else:
+        word = f"caught by {trial.caught_by}" if trial.right else "MISSED"
+    symbol = "✓" if trial.right else "✗"
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"{symbol} {escape(defect.id):<34} {word:<30} {count(trial.draws)} draws, "
+        f"{trial.seconds:.1f} s"
+    )
 
 
 def print_plan(

@@ -66,7 +66,7 @@ ARROWS = {
     "report": {"evidence", "statistics"},
     "subjects": {"core", "inputs", "laws"},
     "exact": {"core", "inputs", "laws", "subjects"},
-    "defects": {"core", "inputs", "laws", "subjects", "statistics"},
+    "defects": {"core", "exact", "inputs", "laws", "subjects", "statistics"},
     "errors": {"evidence"},
 }
 #: What each part may import from outside; parts that are not listed are free.

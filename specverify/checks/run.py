@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from specverify.checks.common import STEPS, default_case
+from specverify.checks.diagnose import explained
 from specverify.checks.draws import draw_steps
 from specverify.checks.plan import Plan
 from specverify.checks.registry import Check, checks_for, unknown_check
@@ -170,7 +171,7 @@ def run_check(
         duration_s=round(session.elapsed, 3),
         **fields,
     )
-    return as_expected(record, expected or {})
+    return as_expected(explained(record, rig, plan), expected or {})
 
 
 def as_expected(record: CheckRecord, expected: Mapping[str, str]) -> CheckRecord:
@@ -221,7 +222,8 @@ def make_evidence(
             kind=subject.kind,
             source=subject.source,
             version=subject.version,
-            capabilities=subject.capabilities.to_json(),
+            capabilities=subject.capabilities.to_json()
+            | ({"drafter": True} if subject.draft is not None else {}),
         ),
         claim=plan.claim,
         checks=tuple(records),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specverify.exact.interception import intercepted
+from specverify.exact.generators import Watch
+from specverify.exact.numbers import SymbolicNumber
+from specverify.exact.patches import intercepted
 from specverify.exact.symbolic import Symbolic, resolve
-from specverify.exact.variables import Space, Unfollowed
+from specverify.exact.variables import GivenUp, Space, Unfollowed
 
 _MOST_BRANCHES: Final = 20_000
+#: Repetitions of the first run, with and without random calls in it.
+_REPEATS: Final = {True: 2, False: 7}
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ def exact_law(
     max_branches: int = _MOST_BRANCHES,
     seconds: float = 60.0,
     generators: Sequence[torch.Generator] = (),
+    seeds: Sequence[int] = (),
 ) -> ExactLaw:
     """Compute the law of what a function returns, by following each of its branches.
 
@@ -59,12 +63,15 @@ def exact_law(
     ----------
     fn
         Called without arguments, once for each branch; apart from random calls it must do
-        the same each time.
+        the same each time. The first branch is run a few times more, to see whether it
+        does.
     max_branches, seconds
         Limits; the probability that they cut off is reported, never dropped.
     generators
         Generators that `fn` may draw from. That no draw reached them, or a global one,
         shows that none was missed.
+    seeds
+        Seeds of which `fn` may make a generator of its own each.
 
     Returns
     -------
@@ -77,26 +84,65 @@ def exact_law(
     Unfollowed
         A random call, or a use of a random number, that cannot be followed.
     """
-    space, started = Space(), time.monotonic()
+    started = time.monotonic()
+    space = Space(deadline=started + seconds)
+    watch = Watch(generators, seeds)
     law: dict[Hashable, Fraction] = {}
-    before, branches, more = _states(generators), 0, True
-    while more and branches < max_branches and time.monotonic() - started < seconds:
-        space.restart()
-        with intercepted(space):
-            outcome = freeze(fn())
-        law[outcome] = law.get(outcome, Fraction(0)) + space.weight
-        branches += 1
-        more = space.advance()
-    if not _equal(before, _states(generators)):
-        raise Unfollowed(
-            "it drew from a generator, or seeded one, in a way not followed"
-        )
+    branches, more = 0, True
+    try:
+        while more and branches < max_branches and time.monotonic() < space.deadline:
+            for outcome in _run(fn, space, watch):
+                if not branches:
+                    _check_repetition(fn, space, watch, outcome)
+                law[outcome] = law.get(outcome, Fraction(0)) + space.weight
+            branches += 1
+            more = space.advance()
+    finally:
+        watch.restore()
     return ExactLaw(law, branches, 1 - sum(law.values(), Fraction(0)))
+
+
+def _run(fn: Callable[[], Any], space: Space, watch: Watch) -> list[Hashable]:
+    """Outcome of the current path; none if it was given up."""
+    space.restart()
+    watch.start()
+    try:
+        with intercepted(space, watch):
+            value = fn()
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as in a mode
+            outcome = freeze(value)
+    except GivenUp:
+        return []
+    except Exception as error:
+        if space.refusal:  # it came of it
+            raise Unfollowed(space.refusal) from error
+        raise
+    if space.given_up:
+        return []
+    if space.refusal:
+        raise Unfollowed(space.refusal)
+    watch.finish()
+    space.check_repeated()
+    return [outcome]
+
+
+def _check_repetition(
+    fn: Callable[[], Any], space: Space, watch: Watch, outcome: Hashable
+) -> None:
+    """Run the same path again: randomness that is not seen makes another outcome."""
+    for _ in range(_REPEATS[space.branched]):
+        if [repr(again) for again in _run(fn, space, watch)] != [repr(outcome)]:
+            raise Unfollowed(
+                "it repeats differently: it keeps a state, or draws from a generator "
+                "that is not seen"
+            )
 
 
 def freeze(value: Any) -> Hashable:
     """Turn what a function returned into an outcome; decides what is left to decide."""
-    if isinstance(value, Symbolic) and value.continuous:
+    if isinstance(value, SymbolicNumber) or (
+        isinstance(value, Symbolic) and value.continuous
+    ):
         raise Unfollowed("it returns random numbers themselves")
     if isinstance(value, Tensor):
         return _tuple(resolve(value).tolist())
@@ -115,20 +161,3 @@ def freeze(value: Any) -> Hashable:
 
 def _tuple(value: Any) -> Hashable:
     return tuple(map(_tuple, value)) if isinstance(value, list) else value
-
-
-def _states(generators: Sequence[torch.Generator]) -> list[Any]:
-    numpy_state = np.random.get_state()  # noqa: NPY002 - the global one is watched
-    return [
-        torch.random.get_rng_state(),
-        *(generator.get_state() for generator in generators),
-        (numpy_state[1].tobytes(), numpy_state[2]),  # type: ignore[index]
-        random.getstate(),
-    ]
-
-
-def _equal(before: list[Any], after: list[Any]) -> bool:
-    return all(
-        torch.equal(a, b) if isinstance(a, Tensor) else a == b
-        for a, b in zip(before, after, strict=True)
-    )

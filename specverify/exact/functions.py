@@ -31,14 +31,14 @@ JOINS: Final = _names("cat concat concatenate stack hstack vstack where")
 ELEMENTWISE: Final = _names(
     """add sub subtract rsub mul multiply div divide true_divide rdiv radd rmul rtruediv
     truediv neg negative log log2 log10 log1p exp expm1 exp2 sqrt reciprocal pow rpow clamp
-    clamp_min clamp_max clip maximum minimum to type double float half bfloat16 type_as
-    sigmoid logit floor ceil trunc round long int searchsorted bucketize masked_fill
-    nan_to_num positive"""
+    clamp_min clamp_max clip maximum minimum to type double half bfloat16 type_as sigmoid
+    floor ceil trunc round long searchsorted bucketize masked_fill positive"""
 )
-#: Products of a random number with itself may go down where it goes up.
-PRODUCTS: Final = _names(
-    "mul multiply div divide true_divide truediv pow rmul rtruediv"
-)
+#: Those that divide by their second argument, or by their first.
+DIVIDES: Final = _names("div divide true_divide truediv")
+DIVIDED: Final = _names("reciprocal rtruediv rdiv")
+POWERS: Final = _names("pow")
+SEARCHES: Final = _names("searchsorted bucketize")
 COMPARISONS: Final = _names(
     """lt le gt ge eq ne less less_equal greater greater_equal not_equal"""
 )
@@ -50,7 +50,9 @@ METADATA: Final = _names(
     is_leaf grad_fn grad is_quantized is_mkldnn is_nested itemsize nbytes"""
 )
 #: Functions that hand elements to Python.
-READS: Final = _names("item tolist bool int index float numpy array")
+READS: Final = _names("item tolist numpy array __bool__ __int__ __index__ __float__")
+#: Methods of tensors that change the dtype and have the name of a Python type.
+CASTS: Final = _names("bool int float")
 #: Operators that change their first argument.
 IN_PLACE: Final = {
     "iadd": "add",
@@ -59,6 +61,13 @@ IN_PLACE: Final = {
     "itruediv": "div",
     "idiv": "div",
     "ipow": "pow",
+    "iand": "",
+    "ior": "",
+    "ixor": "",
+    "imod": "",
+    "ifloordiv": "",
+    "ilshift": "",
+    "irshift": "",
 }
 #: Random functions of torch that are not followed, and seeding.
 OTHER_RANDOM: Final = _names(
@@ -72,8 +81,8 @@ OTHER_RANDOM: Final = _names(
 def name_of(func: Callable[..., Any]) -> str:
     """Name of a torch function without the decoration of its operator form."""
     name: str = getattr(func, "__name__", "")
-    if name in ("__get__", "__set__"):
+    if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", name)
-    if name.startswith("__") and name.endswith("__"):
-        name = name[2:-2]
-    return name
+    if name in READS or not (name.startswith("__") and name.endswith("__")):
+        return name
+    return name[2:-2]

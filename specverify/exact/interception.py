@@ -1,35 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer the random calls of code that runs: torch's, Python's and NumPy's.
+"""Answer the random calls of code that runs.
 
 Inside `Interception` random functions of torch return symbolic tensors and draw from no
-generator; afterwards nothing that was replaced remains. The mode is torch's own and belongs
-to one thread, so code in other threads is not touched.
+generator. The mode is torch's own and belongs to one thread, so code in other threads is
+not touched.
 """
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any, Final
-from unittest import mock
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from specverify.exact.functions import OTHER_RANDOM, name_of
+from specverify.exact.generators import Watch
 from specverify.exact.numbers import SymbolicNumber
-from specverify.exact.operations import apply, become
-from specverify.exact.symbolic import (
-    Symbolic,
-    is_view,
-    leaf,
-    mapped,
-    symbolic,
-)
+from specverify.exact.operations import apply, fill
+from specverify.exact.symbolic import Symbolic, leaf, mapped, symbolic, symbols_in
 from specverify.exact.variables import Space, Unfollowed, exact_weights
 
 #: Digits of what torch.rand draws, by dtype.
@@ -51,6 +43,8 @@ def _is_random(values: Iterable[Any]) -> bool:
             return True
         if (kind is tuple or kind is list) and _is_random(value):
             return True
+        if kind is slice and _is_random((value.start, value.stop, value.step)):
+            return True
     return False
 
 
@@ -61,9 +55,9 @@ def _tensor(value: Any) -> Any:
 class Interception(TorchFunctionMode):
     """Torch function mode that turns random calls into variables of a space."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, watch: Watch) -> None:
         super().__init__()
-        self.space = space
+        self.space, self.watch = space, watch
         self._random: dict[str, Callable[..., Tensor]] = {
             "rand": self._rand,
             "rand_like": self._rand_like,
@@ -86,29 +80,39 @@ class Interception(TorchFunctionMode):
     ) -> Any:
         """Answer random calls, follow symbolic tensors, let everything else through."""
         del types
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
+        try:
+            return self._answer(func, args, kwargs)
+        except Unfollowed as reason:
+            raise self.space.refuse(str(reason)) from None
+
+    def _answer(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         name = name_of(func)
-        if name in self._random:
-            return self._random[name](*args, **kwargs)
-        if name in OTHER_RANDOM:
+        if name in OTHER_RANDOM or getattr(func, "__module__", "") == "torch.nn.init":
             raise Unfollowed(f"torch.{name} is not followed")
-        if _is_random(args) or (kwargs and _is_random(kwargs.values())):
-            args, kwargs = mapped(args, _tensor), mapped(kwargs, _tensor)
-            # Inside this method the mode is off: the subclass itself must be off too.
-            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - torch's advice
-                return apply(func, args, kwargs)
-        return func(*args, **kwargs)
+        drawn = name in self._random
+        if not (drawn or _is_random(args) or (kwargs and _is_random(kwargs.values()))):
+            return func(*args, **kwargs)
+        # Inside this method the mode is off: the subclass and the guard must be off too.
+        with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():  # noqa: SLF001 - torch's advice
+            if drawn:
+                return self._draw(name, args, kwargs)
+            return apply(func, mapped(args, _tensor), mapped(kwargs, _tensor))
+
+    def _draw(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        out = kwargs.pop("out", None)
+        self.watch.drawn(kwargs.pop("generator", None))
+        result = self._random[name](*args, **kwargs)
+        return result if out is None else fill(out, result)
 
     # --- uniforms and exponentials ----------------------------------------------------
 
-    def _rand(self, *size: Any, out: Tensor | None = None, **kwargs: Any) -> Tensor:
-        kwargs.pop("generator", None)
-        made = torch.zeros(*size, **kwargs)
-        result = self._uniforms(made)
-        return result if out is None else become(out, result)
+    def _rand(self, *size: Any, **kwargs: Any) -> Tensor:
+        return self._uniforms(torch.zeros(*size, **kwargs))
 
     def _rand_like(self, tensor: Tensor, **kwargs: Any) -> Tensor:
-        kwargs.pop("generator", None)
         return self._uniforms(torch.zeros_like(tensor.as_subclass(Tensor), **kwargs))
 
     def _uniform(
@@ -116,7 +120,7 @@ class Interception(TorchFunctionMode):
     ) -> Tensor:
         low, high = kwargs.get("from", low), kwargs.get("to", high)
         form = None if (low, high) == (0, 1) else lambda u: u * (high - low) + low
-        return self._fill(target, self._uniforms(target, form))
+        return fill(target, self._uniforms(target, form))
 
     def _exponential(self, target: Tensor, lambd: float = 1, **kwargs: Any) -> Tensor:
         del kwargs
@@ -127,7 +131,7 @@ class Interception(TorchFunctionMode):
             numbers,
             lambda u: (-torch.log1p(-u) / lambd).to(dtype).to(target.device),
         )
-        return self._fill(target, result)
+        return fill(target, result)
 
     def _uniforms(
         self, like: Tensor, form: Callable[[Tensor], Tensor] | None = None
@@ -146,11 +150,6 @@ class Interception(TorchFunctionMode):
         first = self.space.uniforms(like.numel(), bits)
         return torch.arange(first, first + like.numel()).view(like.shape)
 
-    def _fill(self, target: Tensor, result: Tensor) -> Tensor:
-        if is_view(target):
-            raise Unfollowed("a view is filled with random numbers")
-        return become(target, result)
-
     # --- draws from finitely many outcomes --------------------------------------------
 
     def _multinomial(
@@ -158,10 +157,8 @@ class Interception(TorchFunctionMode):
         weights: Tensor,
         num_samples: int,
         replacement: bool = False,  # noqa: FBT001, FBT002 - torch's own signature
-        **kwargs: Any,
     ) -> Tensor:
-        kwargs.pop("generator", None)
-        if isinstance(weights, Symbolic):
+        if symbols_in(weights):
             raise Unfollowed("torch.multinomial with random weights")
         # Torch refuses bad arguments in its own words; its draw is thrown away.
         torch.multinomial(
@@ -181,13 +178,11 @@ class Interception(TorchFunctionMode):
                 weights[self.space.value(numbers[-1])] = Fraction(0)
         return numbers
 
-    def _bernoulli(
-        self, probs: Tensor, p: float | None = None, **kwargs: Any
-    ) -> Tensor:
-        kwargs.pop("generator", None)
+    def _bernoulli(self, probs: Tensor, p: float | None = None) -> Tensor:
         if isinstance(probs, Symbolic):
             raise Unfollowed("torch.bernoulli with random probabilities")
         chances = probs if p is None else torch.full_like(probs, p)
+        torch.bernoulli(chances, generator=torch.Generator(chances.device))
         numbers = [
             self.space.categorical([1 - Fraction(x), Fraction(x)])
             for x in chances.double().flatten().tolist()
@@ -195,21 +190,17 @@ class Interception(TorchFunctionMode):
         found = torch.tensor(numbers, dtype=torch.int64).view(probs.shape)
         return leaf(self.space, found, lambda v: v.to(probs.dtype).to(probs.device))
 
-    def _bernoulli_in_place(
-        self, target: Tensor, p: float | Tensor = 0.5, **kwargs: Any
-    ) -> Tensor:
-        kwargs.pop("generator", None)
+    def _bernoulli_in_place(self, target: Tensor, p: float | Tensor = 0.5) -> Tensor:
         chances = p if isinstance(p, Tensor) else torch.full(target.shape, float(p))
         drawn = self._bernoulli(chances.expand(target.shape).to(torch.float64))
         assert isinstance(drawn, Symbolic)  # noqa: S101 - one variable an element
         compute = drawn.compute
-        return self._fill(
+        return fill(
             target,
             symbolic(self.space, drawn.source, lambda v: compute(v).to(target.dtype)),
         )
 
     def _randint(self, *args: Any, **kwargs: Any) -> Tensor:
-        kwargs.pop("generator", None)
         *bounds, size = args if "size" not in kwargs else (*args, kwargs.pop("size"))
         low = kwargs.pop("low", bounds[0] if len(bounds) > 1 else 0)
         high = kwargs.pop("high", bounds[-1] if bounds else 0)
@@ -225,7 +216,7 @@ class Interception(TorchFunctionMode):
         if not bounds:
             raise Unfollowed("random_ over the whole range is not followed")
         low, high = (0, *bounds)[-2:]
-        return self._fill(target, self._integers(target, low, high))
+        return fill(target, self._integers(target, low, high))
 
     def _integers(self, like: Tensor, low: int, high: int) -> Tensor:
         if not 0 < high - low <= _LARGEST_RANGE:
@@ -249,54 +240,14 @@ class Interception(TorchFunctionMode):
         return SymbolicNumber(drawn)
 
 
-@contextlib.contextmanager
-def intercepted(space: Space) -> Iterator[None]:
-    """Turn every random call of a block into variables of `space`."""
-    mode = Interception(space)
+class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuse compiled code that computes with the sample of a random number."""
 
-    def scalar(*size: Any) -> SymbolicNumber:
-        if size not in ((), (None,)):
-            raise Unfollowed("arrays of NumPy's random numbers are not followed")
-        return mode.number()
-
-    def between(
-        low: float = 0.0, high: float = 1.0, size: Any = None
-    ) -> SymbolicNumber:
-        if size is not None:
-            raise Unfollowed("arrays of NumPy's random numbers are not followed")
-        return mode.number(low, high)
-
-    def refuse(name: str) -> Callable[..., Any]:
-        def refused(*_args: Any, **_kwargs: Any) -> Any:
-            raise Unfollowed(f"{name} is not followed")
-
-        return refused
-
-    with contextlib.ExitStack() as stack:
-        for module, name, answer in (
-            (random, "random", mode.number),
-            (random, "uniform", between),
-            (np.random, "rand", scalar),
-            (np.random, "random", scalar),
-            (np.random, "random_sample", scalar),
-            (np.random, "uniform", between),
-        ):
-            stack.enter_context(mock.patch.object(module, name, answer))
-        for module, title, names in (
-            (
-                random,
-                "random",
-                ("choice", "choices", "randint", "randrange", "shuffle"),
-            ),
-            (
-                np.random,
-                "numpy.random",
-                ("choice", "randint", "multinomial", "default_rng"),
-            ),
-        ):
-            for name in names:
-                stack.enter_context(
-                    mock.patch.object(module, name, refuse(f"{title}.{name}"))
-                )
-        stack.enter_context(mode)
-        yield
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """See every operation that torch runs, from wherever it is called."""
+        del types
+        for symbol in symbols_in((args, kwargs or {})):
+            raise symbol.space.refuse(f"{func} of random numbers, in compiled code")
+        return func(*args, **(kwargs or {}))

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from specverify.exact.symbolic import Symbolic
-from specverify.exact.variables import Unfollowed
 
 
 class SymbolicNumber:
@@ -26,11 +25,20 @@ class SymbolicNumber:
     def __float__(self) -> float:
         """Refuse: whoever asks for the number itself leaves what can be followed."""
         if isinstance(self.tensor, Symbolic):
-            raise Unfollowed("a random number is read as a Python float")
+            raise self.tensor.space.refuse("a random number is read as a Python float")
         return float(self.tensor)
 
+    def __repr__(self) -> str:
+        return repr(float(self))
+
+    def __hash__(self) -> int:
+        return hash(float(self))
+
     def __int__(self) -> int:
-        return int(self.tensor.floor())
+        return int(self.tensor.long())
+
+    def __floor__(self) -> int:
+        return int(self.tensor.floor().long())
 
     def __neg__(self) -> SymbolicNumber:
         return SymbolicNumber(-self.tensor)
@@ -44,16 +52,21 @@ def _plain(value: Any) -> Any:
 
 
 def _arithmetic(name: str) -> Any:
-    def method(self: SymbolicNumber, other: Any) -> SymbolicNumber:
+    def method(self: SymbolicNumber, other: Any) -> Any:
         result = getattr(self.tensor, name)(_plain(other))
-        return result if result is NotImplemented else SymbolicNumber(result)
+        if result is NotImplemented or isinstance(other, Tensor):
+            return result
+        return SymbolicNumber(result)
 
     return method
 
 
 def _comparison(name: str) -> Any:
-    def method(self: SymbolicNumber, other: Any) -> bool:
-        return bool(getattr(self.tensor, name)(_plain(other)))
+    def method(self: SymbolicNumber, other: Any) -> Any:
+        result = getattr(self.tensor, name)(_plain(other))
+        if result is NotImplemented or isinstance(other, Tensor):
+            return result
+        return bool(result)
 
     return method
 

@@ -30,6 +30,8 @@ from specverify.subjects.rig import Rig
 Outcome = tuple[Prefix, Prefix, int]
 
 _MOST_BRANCHES: Final = 5_000
+#: Given to subjects that take a seed; none that a subject would choose itself.
+_SEED: Final = 0x2F8B_61D7_C39A_4E15
 
 
 @dataclass(frozen=True)
@@ -252,6 +254,7 @@ def _followed(rig: Rig, step: Callable[..., Any], limits: _Limits) -> ExactLaw:
                 max_branches=limits.branches - limits.used,
                 seconds=seconds,
                 generators=[generator],
+                seeds=[_SEED] if rig.subject.capabilities.rng == "seed" else [],
             )
         except Unfollowed as reason:
             return reason
@@ -279,7 +282,7 @@ def _source(rig: Rig, inputs: Inputs, generator: torch.Generator) -> dict[str, A
     if rng == "generator":
         return {"generator": generator}
     if rng == "seed":
-        return {"seed": 0}
+        return {"seed": _SEED}
     if rng == "uniforms":
         return {"uniforms": torch.rand(inputs.uniforms_shape, device=rig.device)}
     return {}

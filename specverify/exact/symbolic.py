@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
@@ -48,6 +48,17 @@ class Symbolic(torch.Tensor):
             for number in self.source.flatten().tolist()
             if number != _CONSTANT
         )
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        """Refuse whatever would compute with the sample, out of sight of the mode."""
+        del func, types, kwargs
+        reason = "a random number is used where it cannot be followed"
+        for symbol in symbols_in(args):
+            raise symbol.space.refuse(reason)
+        raise Unfollowed(reason)
 
 
 def symbolic(space: Space, source: Tensor, compute: Compute) -> Tensor:
@@ -87,9 +98,15 @@ def plain(value: Any) -> Any:
     return value.as_subclass(Tensor) if isinstance(value, Symbolic) else value
 
 
-def is_view(tensor: Tensor) -> bool:
-    """Whether a tensor that is not symbolic is a view of another."""
-    return tensor._base is not None  # noqa: SLF001 - torch has no other name for it
+def is_shared(tensor: Tensor) -> bool:
+    """Whether other tensors would see a change in place."""
+    if isinstance(tensor, Symbolic):
+        return tensor.shares
+    storage = tensor.untyped_storage()
+    if not storage.resizable():  # NumPy or another process owns it
+        return True
+    # One use is the tensor's own, one is `storage`.
+    return int(torch._C._storage_Use_Count(storage._cdata)) > 2  # noqa: SLF001
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -98,6 +115,10 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
         return type(value)([mapped(item, change) for item in value])
     if isinstance(value, dict):
         return {key: mapped(item, change) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(
+            *(mapped(x, change) for x in (value.start, value.stop, value.step))
+        )
     return change(value)
 
 
@@ -109,6 +130,8 @@ def symbols_in(value: Any) -> list[Symbolic]:
         return [symbol for item in value for symbol in symbols_in(item)]
     if isinstance(value, dict):
         return [symbol for item in value.values() for symbol in symbols_in(item)]
+    if isinstance(value, slice):
+        return symbols_in((value.start, value.stop, value.step))
     return []
 
 
@@ -212,11 +235,11 @@ class _Search:
         if id(asked) not in self._leaves:
             place = {number: i for i, number in enumerate(self.numbers)}
             flat = asked.flatten().tolist()
-            variables = self.tensor.space.variables
-            grid = [2.0 ** -variables[n].bits if n in place else 0.0 for n in flat]
+            space = self.tensor.space
+            grid = [2.0 ** -space.uniform(n).bits if n in place else 0.0 for n in flat]
             self._leaves[id(asked)] = (
                 asked,  # kept, so that its identity is not used again
-                _sample(self.tensor.space, asked),
+                _sample(space, asked),
                 torch.tensor([place.get(n, 0) for n in flat]).view(asked.shape),
                 torch.tensor(grid, dtype=torch.float64).view(asked.shape),
             )

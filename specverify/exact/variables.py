@@ -10,16 +10,25 @@ a run, and the space walks through all paths, depth first.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Final
 
 #: First and last-but-one position: ``low <= position < high``.
 Interval = tuple[int, int]
+#: A path of a smaller probability is given up: a loop may go on for ever.
+_LEAST_WEIGHT: Final = Fraction(1, 2**100)
+_REPEATS: Final = "it repeats differently: called again, it makes other decisions"
 
 
 class Unfollowed(Exception):  # noqa: N818 - says what happened, is often expected
     """A use of randomness that cannot be followed exactly; the message is the reason."""
+
+
+class GivenUp(BaseException):
+    """Ends a run whose probability or time is too small; no subject may catch it."""
 
 
 @dataclass
@@ -53,23 +62,37 @@ class Categorical:
     weights
         Of the outcomes 0, 1, ..., unnormalised.
     noise
-        Variables that were raced for it; two different races must not share any.
+        Variables that were raced for it, -1 for a constant; two different races must not
+        share any.
     value
         The outcome, once it is decided.
     """
 
     weights: tuple[Fraction, ...]
-    noise: frozenset[int] = frozenset()
+    noise: tuple[int, ...] = ()
     value: int | None = None
 
 
 @dataclass
 class _Node:
-    """A decision on the current path: its options' weights, and the one taken."""
+    """A decision on the current path: its options' weights, and the one taken.
 
+    The subject asks for it: `asked` is the variable, counted from the start of the run.
+    """
+
+    asked: int
     weights: list[Fraction]
     options: list[object]
     taken: int = 0
+
+
+class _Variables(dict[int, "Uniform | Categorical"]):
+    """Variables of one run by number; no number is used in two runs."""
+
+    def __missing__(self, number: int) -> Uniform | Categorical:
+        if number < 0:
+            raise Unfollowed("a decision depends on two random numbers at once")
+        raise Unfollowed("a random number of an earlier call is used again")
 
 
 @dataclass
@@ -82,25 +105,49 @@ class Space:
         By number, in the order in which the run made them.
     weight
         Probability of the path so far.
+    deadline
+        When to give up, by `time.monotonic`.
+    refusal
+        Why the run cannot be followed, whatever the subject does with the exception.
+    given_up
+        Whether the run was given up.
     """
 
-    variables: list[Uniform | Categorical] = field(default_factory=list)
+    variables: _Variables = field(default_factory=_Variables)
     weight: Fraction = Fraction(1)
+    deadline: float = math.inf
+    refusal: str = ""
+    given_up: bool = False
     _path: list[_Node] = field(default_factory=list)
     _depth: int = 0
-    _raced: dict[int, tuple[Fraction, ...]] = field(default_factory=dict)
+    _raced: dict[int, Categorical] = field(default_factory=dict)
+    _races: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _first: int = 0
+    _made: int = 0
 
     def restart(self) -> None:
         """Begin the next run, along the current path."""
-        self.variables, self.weight = [], Fraction(1)
-        self._depth, self._raced = 0, {}
+        self.variables, self.weight = _Variables(), Fraction(1)
+        self._depth, self._raced, self._races = 0, {}, {}
+        self._first, self.refusal, self.given_up = self._made, "", False
+
+    def refuse(self, reason: str) -> Unfollowed:
+        """An exception to raise, the reason of which is remembered."""
+        self.refusal = self.refusal or reason
+        return Unfollowed(reason)
+
+    @property
+    def branched(self) -> bool:
+        """Whether the run has made a decision."""
+        return self._depth > 0
+
+    def check_repeated(self) -> None:
+        """Refuse a run that did not ask for every decision of its path again."""
+        if self._depth != len(self._path):
+            raise Unfollowed(_REPEATS)
 
     def advance(self) -> bool:
         """Move to the next path; False where all have been walked."""
-        if self._depth != len(self._path):
-            raise Unfollowed(
-                "it repeats differently: a decision was not asked for again"
-            )
         while self._path:
             node = self._path[-1]
             node.taken += 1
@@ -111,38 +158,57 @@ class Space:
 
     def uniforms(self, count: int, bits: int) -> int:
         """Make new uniforms; returns the number of the first."""
-        first = len(self.variables)
-        self.variables += [Uniform(bits, 0, 1 << bits) for _ in range(count)]
+        first = self._made
+        for _ in range(count):
+            self._add(Uniform(bits, 0, 1 << bits))
         return first
 
-    def categorical(
-        self, weights: Sequence[Fraction], noise: frozenset[int] = frozenset()
-    ) -> int:
-        """Make a draw from finitely many outcomes; returns its number."""
-        self.variables.append(Categorical(tuple(weights), noise))
-        return len(self.variables) - 1
+    def _add(self, variable: Uniform | Categorical) -> int:
+        self.variables[self._made] = variable
+        self._made += 1
+        return self._made - 1
 
-    def decide(self, options: Callable[[], list[tuple[object, Fraction]]]) -> object:
+    def categorical(
+        self, weights: Sequence[Fraction], noise: tuple[int, ...] = ()
+    ) -> int:
+        """Make a draw from finitely many outcomes; returns its number.
+
+        The same race on the same noise is the same draw.
+        """
+        made = Categorical(tuple(weights), noise)
+        if noise in self._races:
+            again = self.variables[self._races[noise]]
+            if isinstance(again, Categorical) and again.weights == made.weights:
+                return self._races[noise]
+        number = self._add(made)
+        if noise:
+            self._races[noise] = number
+        return number
+
+    def decide(
+        self, number: int, options: Callable[[], list[tuple[object, Fraction]]]
+    ) -> object:
         """Take a branch: the one on the current path, or the first where it ends.
 
-        `options` is asked only for a new decision. A single option is no decision.
+        `options` is asked only for a new decision about the variable `number`.
         """
+        if self.weight < _LEAST_WEIGHT or time.monotonic() > self.deadline:
+            self.given_up = True
+            raise GivenUp
+        asked = number - self._first
         if self._depth == len(self._path):
             found = [(option, weight) for option, weight in options() if weight]
             if not found:
                 raise Unfollowed("a draw has no possible outcome")
             total = sum((weight for _, weight in found), Fraction(0))
             weights = [weight / total for _, weight in found]
-            self._path.append(_Node(weights, [option for option, _ in found]))
+            self._path.append(_Node(asked, weights, [option for option, _ in found]))
         node = self._path[self._depth]
+        if node.asked != asked:
+            raise Unfollowed(_REPEATS)
         self._depth += 1
         self.weight *= node.weights[node.taken]
         return node.options[node.taken]
-
-    @property
-    def replaying(self) -> bool:
-        """Whether the next decision has been taken in an earlier run."""
-        return self._depth < len(self._path)
 
     def value(self, number: int) -> int:
         """Decide a categorical variable, once."""
@@ -150,7 +216,7 @@ class Space:
         assert isinstance(variable, Categorical)  # noqa: S101 - uniforms are narrowed
         if variable.value is None:
             self._claim(variable)
-            chosen = self.decide(lambda: list(enumerate(variable.weights)))
+            chosen = self.decide(number, lambda: list(enumerate(variable.weights)))
             assert isinstance(chosen, int)  # noqa: S101 - options are outcomes
             variable.value = chosen
         return variable.value
@@ -159,7 +225,8 @@ class Space:
         """Decide in which of some pieces of its interval a uniform lies."""
         variable = self.uniform(number)
         piece = self.decide(
-            lambda: [((low, high), Fraction(high - low)) for low, high in pieces()]
+            number,
+            lambda: [((low, high), Fraction(high - low)) for low, high in pieces()],
         )
         variable.low, variable.high = piece  # type: ignore[misc]
 
@@ -173,12 +240,14 @@ class Space:
 
     def _claim(self, variable: Categorical) -> None:
         for number in variable.noise:
-            if self._raced.get(number, variable.weights) != variable.weights:
+            if number < 0:
+                continue
+            if self._raced.get(number, variable) is not variable:
                 raise Unfollowed("two different races are run on the same noise")
             noise = self.variables[number]
             if isinstance(noise, Uniform) and not noise.whole:
                 raise Unfollowed("noise of a race has been compared before")
-            self._raced[number] = variable.weights
+            self._raced[number] = variable
 
 
 def exact_weights(values: Sequence[float]) -> list[Fraction]:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instrument put to the test: planted defects and correct forms, in a minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from specverify.checks.plan import make_plan
+from specverify.checks.registry import Check, checks_for
+from specverify.checks.run import make_rig, run_check
+from specverify.defects.catalogue import CATALOGUE, CONTROLS, FAMILIES
+from specverify.defects.entry import Defect
+
+#: Checks that are tried on a defect, the cheapest first, until one sees it.
+_ORDER: Final = (
+    "joint-law",
+    "bonus-law",
+    "one-hot-draft",
+    "output-contract",
+    "inputs-unchanged",
+    "randomness",
+    "row-independence",
+    "batch-composition",
+    "rounds",
+    "support",
+    "declared-drafts",
+    "ragged-rows",
+    "large-vocab",
+    "greedy-ties",
+    "exact-law",
+    "dtypes",
+    "vocab-padding",
+    "vocab-permutation",
+    "disjoint-supports",
+    "draft-lengths",
+)
+_CONTROL_CHECKS: Final = ("joint-law", "exact-law", "output-contract")
+_EACH: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of one entry of the catalogue.
+
+    Attributes
+    ----------
+    defect
+        The entry.
+    caught_by
+        The check that saw it; empty if none did.
+    draws, seconds
+        What that took, checks that saw nothing included.
+    """
+
+    defect: Defect
+    caught_by: str
+    draws: int
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        """Whether a defect was caught, or a control let through."""
+        return bool(self.caught_by) != (self.defect.effect == "none")
+
+
+def chosen() -> list[Defect]:
+    """A few defects of each family, those with the smallest bias left out, and controls."""
+    picked: list[Defect] = []
+    for family in FAMILIES:
+        mine = [d for d in CATALOGUE.values() if d.family == family]
+        mine.sort(key=lambda d: -d.bias)
+        picked += mine[: _EACH + 1]
+    return [*picked, *CONTROLS.values()]
+
+
+def selftest(
+    defects: list[Defect] | None = None,
+    listener: Callable[[Trial], None] = lambda trial: None,
+) -> list[Trial]:
+    """Try to catch each defect, and to let each control through.
+
+    Parameters
+    ----------
+    defects
+        Entries of the catalogue; a choice from every family by default.
+    listener
+        Hears each trial.
+    """
+    torch.set_num_threads(1)
+    trials = []
+    for defect in chosen() if defects is None else defects:
+        trials.append(try_defect(defect))
+        listener(trials[-1])
+    return trials
+
+
+def try_defect(defect: Defect, *, profile: str = "quick") -> Trial:
+    """Run checks on one entry until one sees a violation that counts."""
+    started, draws = time.monotonic(), 0
+    plan = make_plan(profile, max_seconds=600)
+    rig = make_rig(defect.subject(), plan)
+    for check in _checks(defect):
+        record = run_check(check, rig, plan, shrink=False)
+        draws += record.samples
+        if record.status == "violation" and record.effect != "efficiency":
+            seconds = time.monotonic() - started
+            return Trial(defect, record.id, draws, round(seconds, 2))
+    return Trial(defect, "", draws, round(time.monotonic() - started, 2))
+
+
+def _checks(defect: Defect) -> Iterator[Check]:
+    by_id = {check.id: check for check in checks_for(defect.kind)}
+    order = _CONTROL_CHECKS if defect.effect == "none" else _ORDER
+    yield from (by_id[name] for name in order if name in by_id)
