@@ -164,7 +164,7 @@ def _page(rows: list[dict[str, object]], seconds: float) -> Iterator[str]:
     from specverify.defects import CATALOGUE, CONTROLS
 
     yield "<!doctype html><html lang=en><meta charset=utf-8><title>Kill matrix</title>"
-    yield "<style>body{font:15px/1.5 system-ui;margin:2em auto;max-width:75em;padding:0 1em}"
+    yield "<style>body{font:15px/1.5 system-ui;margin:2em auto;max-width:75em}"
     yield "table{border-collapse:collapse}td,th{padding:.25em .6em;text-align:left;"
     yield "border-bottom:1px solid #ddd;vertical-align:top}.no{color:#a00}"
     yield "thead th{position:sticky;top:0;background:#fff}</style>"
