@@ -20,7 +20,7 @@ Verdict = Literal["lossless", "lossy", "broken", "inconclusive"]
 #: Version of the evidence document. Only additive changes keep the major number.
 SCHEMA_VERSION: Final = "1.0"
 #: Version of the set of checks: two runs compare only if this agrees.
-SUITE_VERSION: Final = "2026.1"
+SUITE_VERSION: Final = "2026.2"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causes are named where they are known, and nothing is forced into a known one."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specverify.checks.diagnose import diagnosed
+from specverify.checks.plan import make_plan
+from specverify.checks.run import run_checks
+from specverify.cli import main
+from specverify.defects.diagnosis import diagnose, in_words
+from specverify.errors import EvidenceError
+from specverify.evidence.files import save
+from specverify.subjects.resolve import resolve
+
+FILE = Path(__file__).with_name("planted.py")
+PLAN = make_plan("quick", max_seconds=600)
+RIGHT = {"a": {"0": 0.5, "1": 0.3, "2": 0.2}}
+KNOWN = {
+    "more-of-0": {"a": {"0": 0.6, "1": 0.24, "2": 0.16}},
+    "no-2": {"a": {"0": 0.625, "1": 0.375}},
+    "no-2-again": {"a": {"0": 0.625, "1": 0.375}},
+}
+SENTENCES = {name: f"sentence of {name}." for name in KNOWN}
+
+
+def drawn(law, n=4000):
+    rng = np.random.default_rng(7)
+    counts = rng.multinomial(n, list(law.values()))
+    return {"a": dict(zip(law, counts.tolist(), strict=True))}
+
+
+def first(law):
+    return diagnose(drawn(law), KNOWN, RIGHT)[0]
+
+
+# --- by likelihood --------------------------------------------------------------------
+
+
+def test_a_known_defect_is_named_first():
+    assert first(KNOWN["more-of-0"]["a"]).ids == ("more-of-0",)
+
+
+def test_defects_with_one_law_are_named_together():
+    assert first(KNOWN["no-2"]["a"]).ids == ("no-2", "no-2-again")
+
+
+def test_a_defect_that_is_not_known_is_not_forced_into_one_that_is():
+    causes = diagnose(drawn({"0": 0.2, "1": 0.2, "2": 0.6}), KNOWN, RIGHT)
+
+    assert causes[0].ids == ()
+    assert causes[0].weight > 0.99
+
+
+def test_where_the_law_holds_no_defect_is_named():
+    causes = diagnose(drawn(RIGHT["a"]), KNOWN, RIGHT)
+
+    assert causes[0].ids == ("lossless",)
+    assert in_words(causes, SENTENCES).startswith("not shown")
+
+
+def test_weights_sum_to_one():
+    causes = diagnose(drawn(RIGHT["a"], 50), KNOWN, RIGHT)
+
+    assert sum(cause.weight for cause in causes) == pytest.approx(1)
+
+
+def test_few_draws_leave_the_question_open():
+    assert diagnose(drawn(KNOWN["more-of-0"]["a"], 20), KNOWN, RIGHT)[0].weight < 0.9
+
+
+def test_the_words_name_cause_weight_and_mechanism():
+    causes = diagnose(drawn(KNOWN["more-of-0"]["a"]), KNOWN, RIGHT)
+
+    assert in_words(causes, SENTENCES) == "more-of-0 (1.00): sentence of more-of-0."
+
+
+def test_the_words_for_an_unknown_defect_give_the_nearest_known_one():
+    causes = diagnose(drawn({"0": 0.7, "1": 0.2, "2": 0.1}), KNOWN, RIGHT)
+
+    assert "none of the known defects; the nearest, more-of-0," in in_words(
+        causes, SENTENCES
+    )
+
+
+# --- in a run -------------------------------------------------------------------------
+
+
+@cache
+def run(name):
+    return run_checks(resolve(f"{FILE}:{name}"), PLAN, pattern="joint-law")
+
+
+@pytest.fixture
+def evidence_file(tmp_path):
+    path = tmp_path / "evidence.json"
+    save(run("residual_from_p"), path)
+    return path
+
+
+def test_the_evidence_file_is_diagnosed_as_the_run_was(evidence_file, capsys):
+    assert main(["diagnose", str(evidence_file)]) == 0
+    assert (
+        capsys.readouterr().out.strip()
+        == run("residual_from_p")["joint-law"].likely_cause
+    )
+
+
+def test_a_diagnosis_can_be_had_as_json(evidence_file, capsys):
+    main(["diagnose", str(evidence_file), "--format", "json"])
+
+    assert "residual-from-p" in json.loads(capsys.readouterr().out)["likely_cause"]
+
+
+def test_evidence_without_a_broken_law_cannot_be_diagnosed():
+    with pytest.raises(EvidenceError, match="holds no draws for a diagnosis"):
+        diagnosed(run("verify"))
