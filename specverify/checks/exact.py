@@ -213,15 +213,18 @@ def _judge(
 ) -> Finding:
     """Follow the subject on named and generated cases; the smallest violation is shown."""
     found = _Search(session, laws)
+    wrong: list[Case] = []
     try:
         wrong = [case for case in named if found.violates(case)]
         wrong.sort(key=lambda case: (case.vocab, case.k))
         if search and (session.shrink or not wrong):
             wrong = [*_generated(session, found, failed=bool(wrong)), *wrong]
     except Unfollowed as reason:
-        return Finding(
-            "skipped", reason=f"its law cannot be computed exactly: {reason}"
-        )
+        # What was followed to its end, and is wrong, stays wrong.
+        wrong = [c.case for c in found.done.values() if c.violated()]
+        if not wrong:
+            words = f"its law cannot be computed exactly: {reason}"
+            return Finding("skipped", reason=words)
     except SubjectFault as fault:
         return Finding(
             "violation", reason=str(fault), effect="contract", grade="structural"
