@@ -51,7 +51,7 @@ def small_case(session: Session, case: Case) -> Case | None:
 
 
 def small_cases(session: Session) -> st.SearchStrategy[Case]:
-    """Random cases: chains with k from 0 to 3, two drafts, trees of up to four nodes."""
+    """Random cases: chains with k from 0 to 3, two drafts, trees of up to three nodes."""
     own, kind = session.capabilities, session.subject.kind
     if kind == "multidraft":
         most = min(2, own.max_draft_tokens or 2)
@@ -65,7 +65,7 @@ def small_cases(session: Session) -> st.SearchStrategy[Case]:
     if kind == "tree":
         return strategies.tree_cases(
             drafts=own.drafts,
-            max_nodes=4,
+            max_nodes=3,
             max_cells=_MOST_TREE_CELLS,
             max_depth=own.max_draft_tokens,
             unused=own.ragged,

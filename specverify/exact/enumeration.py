@@ -56,6 +56,7 @@ def exact_law(
     seconds: float = 60.0,
     generators: Sequence[torch.Generator] = (),
     seeds: Sequence[int] = (),
+    repeat: bool = True,
 ) -> ExactLaw:
     """Compute the law of what a function returns, by following each of its branches.
 
@@ -72,6 +73,9 @@ def exact_law(
         shows that none was missed.
     seeds
         Seeds of which `fn` may make a generator of its own each.
+    repeat
+        Whether to run the first branch again; False where a like function has just been
+        followed so.
 
     Returns
     -------
@@ -92,7 +96,7 @@ def exact_law(
     try:
         while more and branches < max_branches and time.monotonic() < space.deadline:
             for outcome in _run(fn, space, watch):
-                if not branches:
+                if repeat and not branches:
                     _check_repetition(fn, space, watch, outcome)
                 law[outcome] = law.get(outcome, Fraction(0)) + space.weight
             branches += 1

@@ -102,7 +102,8 @@ def intercepted(space: Space, watch: Watch) -> Iterator[None]:
                 setattr(module, name, _dispatched(original, answer))
         _spaces[thread] = space
     try:
-        with Guard(), Interception(space, watch):  # type: ignore[no-untyped-call]
+        guard = Guard() if space.on_guard else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+        with guard, Interception(space, watch):
             yield
     finally:
         with _lock:

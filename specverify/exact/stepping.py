@@ -30,6 +30,8 @@ from specverify.subjects.rig import Rig
 Outcome = tuple[Prefix, Prefix, int]
 
 _MOST_BRANCHES: Final = 5_000
+#: Drafts behind which the first branch is run again, to see whether it repeats.
+_REPEATED: Final = 3
 #: Given to subjects that take a seed; none that a subject would choose itself.
 _SEED: Final = 0x2F8B_61D7_C39A_4E15
 
@@ -161,6 +163,7 @@ class _Limits:
     branches: int
     deadline: float
     used: int = 0
+    calls: int = 0
 
     @property
     def reached(self) -> bool:
@@ -255,6 +258,7 @@ def _followed(rig: Rig, step: Callable[..., Any], limits: _Limits) -> ExactLaw:
                 seconds=seconds,
                 generators=[generator],
                 seeds=[_SEED] if rig.subject.capabilities.rng == "seed" else [],
+                repeat=limits.calls < _REPEATED,
             )
         except Unfollowed as reason:
             return reason
@@ -273,6 +277,7 @@ def _followed(rig: Rig, step: Callable[..., Any], limits: _Limits) -> ExactLaw:
         raise found
     assert isinstance(found, ExactLaw)  # noqa: S101 - one or the other
     limits.used += found.branches
+    limits.calls += 1
     return found
 
 

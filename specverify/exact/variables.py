@@ -23,6 +23,10 @@ _LEAST_WEIGHT: Final = Fraction(1, 2**100)
 _REPEATS: Final = "it repeats differently: called again, it makes other decisions"
 
 
+#: One run of so many is watched for compiled code.
+_ON_GUARD: Final = 8
+
+
 class Unfollowed(Exception):  # noqa: N818 - says what happened, is often expected
     """A use of randomness that cannot be followed exactly; the message is the reason."""
 
@@ -124,9 +128,19 @@ class Space:
     _races: dict[tuple[int, ...], int] = field(default_factory=dict)
     _first: int = 0
     _made: int = 0
+    _runs: int = 0
+
+    @property
+    def on_guard(self) -> bool:
+        """Whether this run is watched for compiled code: the first, then some.
+
+        Watching takes as long as the run itself.
+        """
+        return self._runs % _ON_GUARD == 1
 
     def restart(self) -> None:
         """Begin the next run, along the current path."""
+        self._runs += 1
         self.variables, self.weight = _Variables(), Fraction(1)
         self._depth, self._raced, self._races = 0, {}, {}
         self._first, self.refusal, self.given_up = self._made, "", False
