@@ -102,12 +102,19 @@ class _Search:
     session: Session
     laws: Laws
     done: dict[bytes, _Comparison] = field(default_factory=dict)
+    faults: dict[bytes, SubjectFault] = field(default_factory=dict)
 
     def compare(self, case: Case) -> _Comparison:
         """Follow the subject on a case, once."""
+        if case.key in self.faults:  # a replay must end as the first time did
+            raise self.faults[case.key]
         if case.key not in self.done:
             left = max(self.session.limit - self.session.elapsed, 1.0)
-            law = self._follow(case, left)
+            try:
+                law = self._follow(case, left)
+            except SubjectFault as fault:
+                self.faults[case.key] = fault
+                raise
             self.done[case.key] = _Comparison(case, law, *self.laws(case, law))
         return self.done[case.key]
 
@@ -123,7 +130,8 @@ class _Search:
 
     def violates(self, case: Case) -> bool:
         """Whether the law is broken on a case; with no time left, it was not tried."""
-        if case.key not in self.done and self.session.late:
+        known = case.key in self.done or case.key in self.faults
+        if not known and self.session.late:
             return False
         return self.compare(case).violated()
 

@@ -26,7 +26,7 @@ def named_cases(session: Session) -> list[Case]:
     shared = [witnesses.S1, witnesses.C5, witnesses.Z2, witnesses.N1]
     if session.subject.kind == "chain":
         lengths = [witnesses.P2.with_(k=k, name=f"P2, k = {k}") for k in (0, 3)]
-        shared += [witnesses.M1, *lengths, witnesses.D1, witnesses.W]
+        shared += [witnesses.M1, witnesses.J2, *lengths, witnesses.D1, witnesses.W]
         shared += [witnesses.O1.with_(deterministic=False)]
     cases = [small_case(session, case) for case in shared]
     precise = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A: drafts are not accepted with probability ``min(1, p/q)``, or not the tested ones."""
+"""A: drafts are not accepted with probability ``min(1, p/q)``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from specverify.defects.verifier import (
     Arguments,
     Verifier,
     below_ratio,
-    cut,
 )
 from specverify.inputs import witnesses
 
@@ -37,7 +36,8 @@ def testing(accepts: RowTest, **changes: Callable[..., Tensor]) -> Verifier:
     return Verifier(reads=reads, accepts=test, **changes)
 
 
-def _at(rows: Tensor, ids: Tensor) -> Tensor:
+def at_ids(rows: Tensor, ids: Tensor) -> Tensor:
+    """Probability of every token of `ids`, from rows [batch, k, vocab]."""
     return rows.gather(2, ids[..., None]).squeeze(-1)
 
 
@@ -92,7 +92,7 @@ def _zero_below_p(u: Tensor, p_x: Tensor, q_x: Tensor) -> Tensor:
     return u * q_x <= p_x
 
 
-def _eighth_bits(batch: int, width: int, generator: torch.Generator) -> Tensor:
+def _of_eight_bits(batch: int, width: int, generator: torch.Generator) -> Tensor:
     """Uniforms of 8 bits: zero comes once in 256 draws."""
     u = torch.rand(batch, width, generator=generator, dtype=torch.float64)
     return (u * 256).floor() / 256
@@ -108,21 +108,21 @@ def _product(u: Tensor, p_x: Tensor, q_x: Tensor) -> Tensor:
 
 def _at_argmax(u: Tensor, p: Tensor, q: Tensor, _ids: Tensor) -> Tensor:
     top = q.argmax(dim=-1)
-    return below_ratio(u, _at(p, top), _at(q, top))
+    return below_ratio(u, at_ids(p, top), at_ids(q, top))
 
 
 def _of_first_draft(u: Tensor, p: Tensor, q: Tensor, ids: Tensor) -> Tensor:
     stale = ids[:, :1].expand_as(ids)
-    return below_ratio(u, _at(p, stale), _at(q, stale))
+    return below_ratio(u, at_ids(p, stale), at_ids(q, stale))
 
 
 def _of_row_before(u: Tensor, p: Tensor, q: Tensor, ids: Tensor) -> Tensor:
     rows = (torch.arange(ids.shape[1]) - 1).clamp_min(0)
-    return below_ratio(u, _at(p[:, rows], ids), _at(q, ids))
+    return below_ratio(u, at_ids(p[:, rows], ids), at_ids(q, ids))
 
 
 def _against_top(u: Tensor, p: Tensor, q: Tensor, ids: Tensor) -> Tensor:
-    return u * p.amax(dim=-1) < _at(q, ids)
+    return u * p.amax(dim=-1) < at_ids(q, ids)
 
 
 def _is_argmax(_u: Tensor, p: Tensor, _q: Tensor, ids: Tensor) -> Tensor:
@@ -130,67 +130,8 @@ def _is_argmax(_u: Tensor, p: Tensor, _q: Tensor, ids: Tensor) -> Tensor:
 
 
 def _in_top_two(_u: Tensor, p: Tensor, _q: Tensor, ids: Tensor) -> Tensor:
-    return (p > _at(p, ids)[..., None]).sum(dim=-1) < 2
+    return (p > at_ids(p, ids)[..., None]).sum(dim=-1) < 2
 
-
-def _together(u: Tensor, p_x: Tensor, q_x: Tensor) -> Tensor:
-    return below_ratio(u, p_x, q_x).all(dim=0, keepdim=True).expand_as(p_x)
-
-
-# --- what is kept ---------------------------------------------------------------------
-
-
-def _last_drafts(ids: Tensor, tokens: Tensor, accepted: Tensor) -> Tensor:
-    """Keep the last n drafts where n were accepted."""
-    n, k = accepted.cumprod(dim=1).sum(dim=1, keepdim=True), ids.shape[1]
-    place = (torch.arange(k, device=ids.device) + k - n) % max(k, 1)
-    return cut(ids.gather(1, place), tokens, n[:, 0])
-
-
-def _counted(ids: Tensor, tokens: Tensor, accepted: Tensor) -> Tensor:
-    return cut(ids, tokens, accepted.sum(dim=1))
-
-
-def _went_on(ids: Tensor, tokens: Tensor, accepted: Tensor) -> Tensor:
-    kept = torch.where(accepted, ids, tokens[:, :-1])
-    return torch.cat([kept, tokens[:, -1:]], dim=1)
-
-
-def _rejected_too(ids: Tensor, tokens: Tensor, accepted: Tensor) -> Tensor:
-    """Keep the first rejected draft as well."""
-    n = accepted.cumprod(dim=1).sum(dim=1)
-    return cut(ids, tokens, (n + 1).clamp_max(ids.shape[1]))
-
-
-def _uncleared(ids: Tensor, tokens: Tensor, accepted: Tensor) -> Tensor:
-    n = accepted.cumprod(dim=1).sum(dim=1)
-    return cut(ids, tokens, n).clamp_min(0)
-
-
-# --- greedy ---------------------------------------------------------------------------
-
-
-def _of_target(p: Tensor, _q: Tensor, _ids: Tensor) -> Tensor:
-    return p
-
-
-def _likeliest(weights: Tensor, _v: Tensor) -> Tensor:
-    return weights.argmax(dim=-1)
-
-
-def _last_likeliest(weights: Tensor, _v: Tensor) -> Tensor:
-    return weights.shape[-1] - 1 - weights.flip(-1).argmax(dim=-1)
-
-
-def _is_last_top(_u: Tensor, p: Tensor, _q: Tensor, ids: Tensor) -> Tensor:
-    return ids == p.shape[-1] - 1 - p.flip(-1).argmax(dim=-1)
-
-
-def _is_a_top(_u: Tensor, p: Tensor, _q: Tensor, ids: Tensor) -> Tensor:
-    return _at(p, ids) == p.amax(dim=-1)
-
-
-GREEDY: Final = {"greedy": True}
 
 DEFECTS: Final = (
     Defect(
@@ -199,8 +140,10 @@ DEFECTS: Final = (
         sources=("huggingface/transformers#28508", "vllm-project/vllm-ascend#13470"),
         make=lambda: Verifier(accepts=_always),
         shown_on=witnesses.C1,
-        bias=9.0,
-        blind_on="inputs with p = q, and the acceptance rate of an engine read as a success",
+        bias=0.4,
+        blind_on=(
+            "inputs with p = q, and the acceptance rate of an engine read as a success"
+        ),
     ),
     Defect(
         id="accept-ratio-inverted",
@@ -208,7 +151,7 @@ DEFECTS: Final = (
         sources=("feifeibear/LLMSpeculativeSampling 9f5d2e5",),
         make=lambda: Verifier(accepts=_inverted),
         shown_on=witnesses.C1,
-        bias=9.0,
+        bias=0.4,
         blind_on="inputs with p = q",
     ),
     Defect(
@@ -217,7 +160,7 @@ DEFECTS: Final = (
         sources=("jaymody/speculative-sampling 803de30",),
         make=lambda: testing(_at_argmax),
         shown_on=witnesses.C1,
-        bias=9.0,
+        bias=0.0667,
         blind_on="drafts that are the likeliest token, so all deterministic ones",
     ),
     Defect(
@@ -226,7 +169,7 @@ DEFECTS: Final = (
         sources=("romsto/Speculative-Decoding 41668c8",),
         make=lambda: testing(_of_first_draft),
         shown_on=witnesses.J1,
-        bias=9.0,
+        bias=0.156,
         blind_on="a single draft",
     ),
     Defect(
@@ -235,7 +178,7 @@ DEFECTS: Final = (
         sources=("mutant",),
         make=lambda: Verifier(accepts=_without_q),
         shown_on=witnesses.C1,
-        bias=9.0,
+        bias=0.14,
         blind_on="one-hot drafts, where q is 1",
     ),
     Defect(
@@ -244,8 +187,8 @@ DEFECTS: Final = (
         sources=("mutant",),
         make=lambda: Verifier(accepts=_by_q),
         shown_on=witnesses.C1,
-        bias=9.0,
-        blind_on="inputs with p = q^2 at the draft",
+        bias=0.16,
+        blind_on="inputs with p = q^2 where p is below q",
     ),
     Defect(
         id="accept-against-top",
@@ -253,16 +196,16 @@ DEFECTS: Final = (
         sources=("1bit-MONSTER/1bit-MONSTER#637",),
         make=lambda: testing(_against_top),
         shown_on=witnesses.C1,
-        bias=9.0,
-        blind_on="inputs with p = q",
+        bias=0.4,
+        blind_on="p = q, both uniform",
     ),
     Defect(
         id="accept-test-reversed",
-        sentence="Drafts are rejected where they should be accepted: the comparison is turned round.",
+        sentence="Drafts are rejected where they should be accepted.",
         sources=("mutant",),
         make=lambda: Verifier(accepts=_reversed),
         shown_on=witnesses.C1,
-        bias=9.0,
+        bias=0.2,
         blind_on="inputs with p = q/2 at every draft",
     ),
     Defect(
@@ -271,16 +214,16 @@ DEFECTS: Final = (
         sources=("mutant",),
         make=lambda: Verifier(accepts=_without_chance),
         shown_on=witnesses.C1,
-        bias=9.0,
+        bias=0.2,
         blind_on="drafts with p >= q, and supports without a common token",
     ),
     Defect(
         id="accept-at-threshold",
         sentence="Drafts are accepted where p/q is at least 1/2, without a draw.",
-        sources=("NVIDIA/TensorRT-LLM constant threshold",),
+        sources=("mutant",),
         make=lambda: Verifier(accepts=_half_enough),
-        shown_on=witnesses.C1,
-        bias=9.0,
+        shown_on=witnesses.W,
+        bias=0.125,
         blind_on="drafts with p >= q, and supports without a common token",
     ),
     Defect(
@@ -289,7 +232,7 @@ DEFECTS: Final = (
         sources=("vllm-project/vllm-ascend#6685",),
         make=lambda: Verifier(accepts=_logs),
         shown_on=witnesses.C1,
-        bias=9.0,
+        bias=0.25,
         blind_on="supports without a common token: all drafts are rejected anyway",
     ),
     Defect(
@@ -298,7 +241,7 @@ DEFECTS: Final = (
         sources=("ohdearquant/lattice#243", "ohdearquant/lattice#258"),
         make=lambda: Verifier(accepts=_first_unchecked),
         shown_on=witnesses.O1.with_(deterministic=False),
-        bias=9.0,
+        bias=0.5,
         blind_on="inputs with p = q at the first position",
     ),
     Defect(
@@ -307,17 +250,20 @@ DEFECTS: Final = (
         sources=("mutant",),
         make=lambda: Verifier(accepts=_last_unchecked),
         shown_on=witnesses.J1,
-        bias=9.0,
+        bias=0.18,
         blind_on="inputs with p = q at the last position",
     ),
     Defect(
         id="accept-zero-ratio",
-        sentence="The test is u q <= p, and u is 0 once in 256 draws: drafts with p = 0 pass.",
+        sentence=(
+            "The test is u q <= p, and u is 0 once in 256 draws: drafts with p = 0 "
+            "pass."
+        ),
         sources=("sgl-project/sglang#35788", "Infini-AI-Lab/Sequoia 530d1bf"),
-        make=lambda: Verifier(accepts=_zero_below_p, uniforms=_eighth_bits),
+        make=lambda: Verifier(accepts=_zero_below_p, uniforms=_of_eight_bits),
         shown_on=witnesses.C5,
-        bias=9.0,
-        blind_on="targets of full support, and uniforms fine enough: float32 makes it 6e-8",
+        bias=0.00211,
+        blind_on="uniforms of more bits: 24, as in float32, make it 6e-8",
     ),
     Defect(
         id="accept-joint-ratio",
@@ -325,7 +271,7 @@ DEFECTS: Final = (
         sources=("mutant",),
         make=lambda: Verifier(accepts=_product),
         shown_on=witnesses.J2,
-        bias=9.0,
+        bias=0.107,
         blind_on="a single draft",
     ),
     Defect(
@@ -334,16 +280,19 @@ DEFECTS: Final = (
         sources=("mutant",),
         make=lambda: testing(_of_row_before),
         shown_on=witnesses.J1,
-        bias=9.0,
+        bias=0.06,
         blind_on="a single draft, and rows that are all alike",
     ),
     Defect(
         id="accept-argmax-match",
-        sentence="Drafts are accepted where they are the likeliest token of p, though it samples.",
+        sentence=(
+            "Drafts are accepted where they are the likeliest token of p, though it "
+            "samples."
+        ),
         sources=("vllm-project/vllm-gaudi#609",),
         make=lambda: testing(_is_argmax),
         shown_on=witnesses.C1,
-        bias=9.0,
+        bias=0.3,
         blind_on="targets that are one-hot",
     ),
     Defect(
@@ -352,101 +301,7 @@ DEFECTS: Final = (
         sources=("mutant",),
         make=lambda: testing(_in_top_two),
         shown_on=witnesses.C1,
-        bias=9.0,
+        bias=0.2,
         blind_on="drafts with p >= q inside the top two",
-    ),
-    Defect(
-        id="accept-all-rows-or-none",
-        sentence="A draft is kept only if every row of the batch accepts its own.",
-        sources=("waybarrios/vllm-mlx#662",),
-        make=lambda: Verifier(accepts=_together),
-        shown_on=witnesses.M1,
-        bias=9.0,
-        blind_on="one row a call",
-    ),
-    Defect(
-        id="keeps-last-drafts",
-        sentence="Where n drafts were accepted, the last n are emitted, not the first.",
-        sources=("huggingface/transformers#28508",),
-        make=lambda: Verifier(writes=_last_drafts),
-        shown_on=witnesses.J1,
-        bias=9.0,
-        blind_on="a single draft; and accepts-all, which makes n always k",
-    ),
-    Defect(
-        id="counts-behind-rejection",
-        sentence="Acceptances behind a rejection are counted too.",
-        sources=("mutant",),
-        make=lambda: Verifier(writes=_counted),
-        shown_on=witnesses.J1,
-        bias=9.0,
-        blind_on="a single draft",
-    ),
-    Defect(
-        id="goes-on-behind-rejection",
-        sentence="A rejected draft is replaced where it stands, and the drafts behind it stay.",
-        sources=("mutant",),
-        make=lambda: Verifier(writes=_went_on),
-        shown_on=witnesses.J1,
-        bias=9.0,
-        blind_on="the first token alone",
-    ),
-    Defect(
-        id="keeps-rejected",
-        sentence="The first rejected draft is emitted as well.",
-        sources=("mutant",),
-        make=lambda: Verifier(writes=_rejected_too),
-        shown_on=witnesses.C1,
-        bias=9.0,
-        blind_on="inputs with p = q",
-    ),
-    Defect(
-        id="tail-not-cleared",
-        sentence="Behind the last token stands what was in the buffer, zeros, not -1.",
-        sources=("vllm-project/vllm#37238",),
-        make=lambda: Verifier(writes=_uncleared),
-        shown_on=witnesses.C1,
-        bias=9.0,
-        blind_on="callers that read a count of tokens, and full acceptance",
-    ),
-    Defect(
-        id="greedy-accepts-by-ratio",
-        sentence="At temperature 0 drafts are accepted by the ratio of the sampled rows.",
-        sources=("waybarrios/vllm-mlx 15062db",),
-        make=lambda: Verifier(weights=_of_target, draws=_likeliest),
-        shown_on=witnesses.C1.with_(greedy=True),
-        bias=9.0,
-        blind_on="drafts that are the likeliest token of p",
-        capabilities=GREEDY,
-    ),
-    Defect(
-        id="greedy-samples",
-        sentence="At temperature 0 the random verification is used.",
-        sources=("alibaba/rtp-llm#1187",),
-        make=lambda: Verifier(),
-        shown_on=witnesses.C1.with_(greedy=True),
-        bias=9.0,
-        blind_on="targets that are one-hot",
-        capabilities=GREEDY,
-    ),
-    Defect(
-        id="greedy-last-of-ties",
-        sentence="At temperature 0 the last of equally likely tokens is taken, decoding takes the first.",
-        sources=("ohdearquant/lattice#280",),
-        make=lambda: testing(_is_last_top, weights=_of_target, draws=_last_likeliest),
-        shown_on=witnesses.T1.with_(greedy=True),
-        bias=9.0,
-        blind_on="rows without ties",
-        capabilities=GREEDY,
-    ),
-    Defect(
-        id="greedy-accepts-ties",
-        sentence="At temperature 0 every draft passes that is as likely as the first of the likeliest.",
-        sources=("ohdearquant/lattice#280",),
-        make=lambda: testing(_is_a_top, weights=_of_target, draws=_likeliest),
-        shown_on=witnesses.T1.with_(greedy=True),
-        bias=9.0,
-        blind_on="rows without ties",
-        capabilities=GREEDY,
     ),
 )

@@ -15,14 +15,21 @@ from specverify.defects.entry import Defect
 FAMILIES: Final = (
     "proposals",
     "sampling",
+    "processors",
     "acceptance",
+    "rejection",
     "residual",
     "bonus",
     "randomness",
+    "noise",
     "numerics",
     "layout",
+    "batches",
     "blocks",
+    "siblings",
+    "several",
     "trees",
+    "controls",
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from specverify.core.coupling import race, race_noise
+from specverify.core.coupling import race, race_noise, verify_coupled
 from specverify.defects.verifier import Verifier, from_cdf
 
 #: Changes laws [batch, vocab] into others.
@@ -92,6 +92,8 @@ class SharedNoise:
         of the tokens behind them. Of the former the last position repeats the one before.
     one_for_all
         Whether all drafts of a step race on the same noise.
+    matches
+        Whether to race the target itself, and to accept the drafts that win.
     """
 
     def __init__(
@@ -99,8 +101,10 @@ class SharedNoise:
         for_tokens: Callable[[Tensor, Tensor], Tensor] = lambda seen, new: new,
         *,
         one_for_all: bool = False,
+        matches: bool = False,
     ) -> None:
         self._for_tokens, self._one_for_all = for_tokens, one_for_all
+        self._matches = matches
         self._seen: list[Tensor] = []
 
     def draft(
@@ -132,5 +136,9 @@ class SharedNoise:
         noise = new
         if k and [len(each) for each in seen] == [len(new)] * k:
             noise = self._for_tokens(torch.stack([*seen, seen[-1]], dim=1), new)
+        if self._matches:
+            return verify_coupled(
+                draft_token_ids, draft_probs, target_probs, noise=noise
+            ).output_token_ids
         verify = Verifier(draws=lambda weights, v: race(weights, noise))
         return verify(draft_token_ids, draft_probs, target_probs, generator=generator)

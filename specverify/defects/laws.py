@@ -34,7 +34,7 @@ FloatArray = NDArray[np.float64]
 Law = dict[str, float]
 
 _DRAWS: Final = 1_000_000
-_DIGITS: Final = 7
+_UNIT: Final = 1_000_000
 _FILE: Final = "laws.json"
 
 
@@ -86,7 +86,7 @@ def emitted_law(defect: Defect, case: Case) -> Law:
         law = _drawn(rig, case)
     except SubjectFault:
         return {}
-    return {name: round(mass, _DIGITS) for name, mass in sorted(law.items()) if mass}
+    return law
 
 
 def _drawn(rig: Rig, case: Case) -> Law:
@@ -108,8 +108,8 @@ def _drawn(rig: Rig, case: Case) -> Law:
 
 
 def compute(defects: Mapping[str, Defect] = CATALOGUE) -> dict[str, Any]:
-    """Laws of all defects: by `key_of`, defect and case."""
-    laws: dict[str, Any] = {}
+    """Laws of all defects, packed: by `key_of` and case, labels and millionths."""
+    laws: dict[str, dict[str, dict[str, Law]]] = {}
     for defect in defects.values():
         if defect.effect != "law":
             continue
@@ -119,15 +119,37 @@ def compute(defects: Mapping[str, Defect] = CATALOGUE) -> dict[str, Any]:
             for name, case in diagnosis_cases(subject).items()
         }
         if all(found.values()):
-            laws.setdefault(key_of(subject), {})[defect.id] = found
-    return laws
+            for name, law in found.items():
+                laws.setdefault(key_of(subject), {}).setdefault(name, {})[defect.id] = (
+                    law
+                )
+    return {
+        key: {name: _packed(by_defect) for name, by_defect in cases.items()}
+        for key, cases in laws.items()
+    }
+
+
+def _packed(laws: Mapping[str, Law]) -> dict[str, Any]:
+    labels = sorted({cell for law in laws.values() for cell in law})
+    rows = {
+        id_: [round(law.get(cell, 0.0) * _UNIT) for cell in labels]
+        for id_, law in laws.items()
+    }
+    return {"labels": labels, "millionths": rows}
 
 
 @cache
 def load() -> dict[str, dict[str, dict[str, Law]]]:
-    """Read the laws that were computed before."""
+    """Read the laws that were computed before: by `key_of`, defect and case."""
     text = resources.files("specverify.defects").joinpath(_FILE).read_text("utf-8")
-    laws: dict[str, dict[str, dict[str, Law]]] = json.loads(text)
+    laws: dict[str, dict[str, dict[str, Law]]] = {}
+    for key, cases in json.loads(text).items():
+        for name, packed in cases.items():
+            for id_, row in packed["millionths"].items():
+                law = zip(packed["labels"], row, strict=True)
+                laws.setdefault(key, {}).setdefault(id_, {})[name] = {
+                    cell: mass / _UNIT for cell, mass in law if mass
+                }
     return laws
 
 
