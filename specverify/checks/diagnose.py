@@ -128,7 +128,7 @@ def _causes_of(rig: Rig, plan: Plan) -> tuple[list[Cause], tuple[Table, ...]]:
     observed = observe(rig, cases, plan) if known else {}
     if not observed:
         return [], ()
-    correct = {name: _correct(rig, cases[name]) for name in observed}
+    correct = {name: correct_law(rig, cases[name]) for name in observed}
     tables = tuple(_table(name, observed[name], correct[name]) for name in observed)
     return diagnose(observed, known, correct), tables
 
@@ -170,7 +170,8 @@ def observe(rig: Rig, cases: dict[str, Case], plan: Plan) -> Observations:
     return observed
 
 
-def _correct(rig: Rig, case: Case) -> dict[str, float]:
+def correct_law(rig: Rig, case: Case) -> dict[str, float]:
+    """Law of the emitted tokens of the declared rule, where nothing is wrong."""
     rule = rig.subject.capabilities.efficiency or _CORRECT[rig.subject.kind]
     if isinstance(case, MultidraftCase):
         law: dict[str, float] = {}
