@@ -23,6 +23,8 @@ Laws = Mapping[str, Mapping[str, float]]
 
 #: What a cell of probability zero gets: an answer once in a while from rounding.
 _FLOOR: Final = 1e-7
+#: Total variation from the correct law below which a defect does not show here.
+_INDISTINCT: Final = 0.01
 #: Prior of "none of the known ones", shared with all known ones together.
 _UNKNOWN: Final = 0.1
 #: Dirichlet parameter of an unknown law, in each cell.
@@ -68,7 +70,10 @@ def diagnose(
     list of Cause
         Weights sum to 1.
     """
-    groups = _grouped({**known, "lossless": lossless}, observed)
+    shown = {
+        id_: law for id_, law in known.items() if _apart(law, lossless) > _INDISTINCT
+    }
+    groups = _grouped({**shown, "lossless": lossless}, observed)
     share = math.log((1 - _UNKNOWN) / max(len(groups), 1))
     scores = [(ids, share + _log_likelihood(observed, law)) for ids, law in groups]
     scores.append(((), math.log(_UNKNOWN) + _log_unknown(observed, known, lossless)))
@@ -107,6 +112,17 @@ def in_words(causes: Sequence[Cause], sentences: Mapping[str, str]) -> str:
         if cause.weight >= 0.05 and cause.ids
     ]
     return "; ".join(said)
+
+
+def _apart(a: Laws, b: Laws) -> float:
+    """Largest total variation between two sets of laws over the inputs."""
+    return max(
+        sum(
+            abs(a[name].get(c, 0.0) - b[name].get(c, 0.0)) for c in {*a[name], *b[name]}
+        )
+        / 2
+        for name in b
+    )
 
 
 def _grouped(
