@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Study: the tests that engines have today, put to the catalogue of known defects.
 
-    python reports/todays_tests.py
+    python reports/todays_tests.py [--fresh]
 
 Each rule below decides as a public test decides, on inputs made as that test makes them;
 what differs is said in `Rule.here`. All rules, and the checks of this project, see every
-chain entry of the catalogue and its correct forms once. Writes ``reports/todays-tests/``.
+chain entry of the catalogue and its correct forms once. Goes on where it was interrupted;
+``--fresh`` forgets what was kept. Writes ``reports/todays-tests/``.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +52,10 @@ SVG = {
     "svg.fonttype": "none",
     "font.sans-serif": ["DejaVu Sans", "Arial"],
 }
+
+
+#: Whether a rule failed on the correct verifier, and the rows it drew.
+Alarm = tuple[bool, int]
 
 
 class Broken(Exception):  # noqa: N818 - the test stops with an error: it is red
@@ -689,7 +695,7 @@ def on_entry(id_: str) -> list[Row]:
     return [*rows, Row(*head, OURS, "caught" if seen else "passed", seen, draws)]
 
 
-def alarms(task: tuple[int, int]) -> tuple[bool, int]:
+def alarm(task: tuple[int, int]) -> Alarm:
     """Whether one rule fails on the correct verifier, and the rows it drew."""
     torch.set_num_threads(1)
     number, seed = task
@@ -727,7 +733,7 @@ class Score:
     reasons: Counter[str] = field(default_factory=Counter)
 
 
-def score(name: str, rows: Sequence[Row], right: Sequence[tuple[bool, int]]) -> Score:
+def score(name: str, rows: Sequence[Row], right: Sequence[Alarm]) -> Score:
     """Add up the rows of a rule, and its runs on the correct verifier."""
     mine = [row for row in rows if row.rule == name]
     defects = [row for row in mine if row.effect != "none"]
@@ -788,8 +794,7 @@ def draw(scores: Sequence[Score], total: int, path: Path) -> None:
         colour = "#D55E00" if s.name == OURS else "#0072B2"
         axes.barh(place, s.applied, color="#dddddd", height=0.7)
         axes.barh(place, s.caught, color=colour, height=0.7)
-        right = max(s.applied, s.caught)
-        axes.text(right + total / 100, place, str(s.caught), va="center", fontsize=9)
+        axes.text(s.caught + total / 100, place, str(s.caught), va="center", fontsize=9)
     names = [s.name for s in reversed(scores)]
     axes.set_yticks(range(len(scores)), names)
     axes.set(
@@ -822,30 +827,79 @@ def listed(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def main() -> None:
-    """Run, draw and write."""
-    HERE.mkdir(exist_ok=True)
-    started = time.monotonic()
+def kept(path: Path, heads: Sequence[str], *, fresh: bool) -> list[list[str]]:
+    """Lines of an earlier run that was interrupted; begins the file if there is none."""
+    if fresh or not path.exists():
+        path.write_text(",".join(heads) + "\n", encoding="utf-8")
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))[1:]
+
+
+def append(path: Path, lines: Iterable[Iterable[object]]) -> None:
+    """Add lines to a file."""
+    with path.open("a", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(lines)
+
+
+def on_catalogue(pool: ProcessPoolExecutor, *, fresh: bool) -> list[Row]:
+    """Rows of all chain entries; those of an earlier run are not made again."""
+    path = HERE / "table.csv"
     both = [*CONTROLS.values(), *CATALOGUE.values()]  # the longest first
     ids = [entry.id for entry in both if entry.kind == "chain"]
-    tasks = [
-        (i, seed) for i, rule in enumerate(RULES) for seed in range(1, rule.seeds + 1)
+    old = kept(path, Row._fields, fresh=fresh)
+    rows = [
+        Row(r[0], r[1], r[2], float(r[3]), r[4], r[5], r[6], int(r[7]))
+        for r in old
+        if r[0] in ids
     ]
+    done = {row.entry for row in rows}
+    for found in pool.map(on_entry, [id_ for id_ in ids if id_ not in done]):
+        append(path, found)
+        rows += found
+    return rows
+
+
+def on_correct(pool: ProcessPoolExecutor, *, fresh: bool) -> dict[str, list[Alarm]]:
+    """Runs of every rule on the correct verifier, those of an earlier run kept."""
+    path = HERE / "alarms.csv"
+    names = [rule.name for rule in RULES]
+    old = kept(path, ("rule", "seed", "failed", "draws"), fresh=fresh)
+    runs: dict[str, list[Alarm]] = {name: [] for name in names}
+    for name, _, failed, draws in old:
+        runs[name].append((failed == "True", int(draws)))
+    done = {(name, int(seed)) for name, seed, *_ in old}
+    tasks = [
+        (i, seed)
+        for i, rule in enumerate(RULES)
+        for seed in range(1, rule.seeds + 1)
+        if (rule.name, seed) not in done
+    ]
+    for (i, seed), found in zip(
+        tasks, pool.map(alarm, tasks, chunksize=4), strict=True
+    ):
+        append(path, [(names[i], seed, *found)])
+        runs[names[i]].append(found)
+    return runs
+
+
+def main() -> None:
+    """Run, draw and write."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--fresh", action="store_true", help="forget an earlier run")
+    fresh = options.parse_args().fresh
+    HERE.mkdir(exist_ok=True)
+    started = time.monotonic()
     with ProcessPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        rows = [row for found in pool.map(on_entry, ids) for row in found]
+        rows = on_catalogue(pool, fresh=fresh)
         print(f"catalogue: {time.monotonic() - started:.0f} s", flush=True)
-        runs: dict[int, list[tuple[bool, int]]] = {i: [] for i in range(len(RULES))}
-        for (i, _), found in zip(
-            tasks, pool.map(alarms, tasks, chunksize=4), strict=True
-        ):
-            runs[i].append(found)
+        runs = on_correct(pool, fresh=fresh)
         long = list(pool.map(uncut, range(1, 101)))
-    write(rows, [runs[i] for i in range(len(RULES))], long, time.monotonic() - started)
+    write(rows, runs, long, time.monotonic() - started)
 
 
 def write(
     rows: Sequence[Row],
-    runs: Sequence[list[tuple[bool, int]]],
+    runs: Mapping[str, list[Alarm]],
     long: Sequence[tuple[bool, bool]],
     seconds: float,
 ) -> None:
@@ -856,7 +910,7 @@ def write(
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
         writer.writerows(rows)
-    scores = [score(rule.name, rows, runs[i]) for i, rule in enumerate(RULES)]
+    scores = [score(rule.name, rows, runs[rule.name]) for rule in RULES]
     scores.sort(key=lambda s: -s.caught)
     scores.insert(0, score(OURS, rows, []))
     total = len({row.entry for row in rows if row.effect != "none"})
@@ -890,8 +944,8 @@ def write(
 
 TEMPLATE = """# Today's tests beside this project's
 
-`python reports/todays_tests.py`, {seconds} s on two cores; every single verdict is in
-[table.csv](table.csv).
+`python reports/todays_tests.py`, {seconds} s on two cores in the last pass. Every verdict
+is in [table.csv](table.csv), the runs on the correct verifier in [alarms.csv](alarms.csv).
 
 The rules by which public engines test their verifiers, written anew from a description of
 the tests and put to the {total} chain defects of the catalogue and its {controls} correct
@@ -907,10 +961,9 @@ they do not say how many faults an engine has.
 {table}
 
 "Draws" are the rows of one run on a correct verifier; for this project, the median over
-caught defects of all rows drawn up to the first violation; its checks have half a
-minute for an entry. The last column is with other
-seeds, with exact 95 % intervals; the false alarms of this project are a study of their
-own, [instrument](../instrument/README.md).
+caught defects of all rows drawn up to the first violation; its checks have half a minute
+for an entry. The last column is with other seeds, with exact 95 % intervals; the false
+alarms of this project are a study of their own, [instrument](../instrument/README.md).
 
 ![Defects caught, by rule](caught.svg)
 

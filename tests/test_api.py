@@ -346,7 +346,13 @@ def test_the_exact_law_in_readme_is_what_it_says():
 
 
 def test_readme_shows_every_command():
-    assert {command[0] for command in COMMANDS} == {"run", "list", "report"}
+    assert {command[0] for command in COMMANDS} == {
+        "run",
+        "list",
+        "report",
+        "diagnose",
+        "selftest",
+    }
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

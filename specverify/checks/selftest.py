@@ -39,7 +39,7 @@ _ORDER: Final = (
     "disjoint-supports",
     "draft-lengths",
 )
-_CONTROL_CHECKS: Final = ("joint-law", "exact-law", "output-contract")
+_CONTROL_CHECKS: Final = ("output-contract", "inputs-unchanged", "joint-law", "support")
 _EACH: Final = 2
 
 

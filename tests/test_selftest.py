@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instrument's own test: planted defects are caught, correct forms are let through."""
+
+import json
+from functools import cache
+
+from specverify.checks.selftest import Trial, chosen, selftest
+from specverify.cli import main
+from specverify.defects import CATALOGUE, CONTROLS
+
+FEW = [CATALOGUE["residual-from-p"], CONTROLS["control-block"]]
+
+
+@cache
+def trials():
+    return selftest(FEW)
+
+
+def test_a_planted_defect_is_caught_and_a_correct_form_is_not():
+    assert [trial.caught_by for trial in trials()] == ["joint-law", ""]
+    assert all(trial.right for trial in trials())
+
+
+def test_a_defect_that_is_missed_is_wrong():
+    assert not Trial(FEW[0], "", 10, 0.1).right
+
+
+def test_a_correct_form_that_is_flagged_is_wrong():
+    assert not Trial(FEW[1], "joint-law", 10, 0.1).right
+
+
+def test_every_family_with_a_defect_has_one_in_the_choice():
+    families = {defect.family for defect in CATALOGUE.values()}
+
+    assert families <= {defect.family for defect in chosen()}
+
+
+def test_all_correct_forms_are_in_the_choice():
+    assert set(CONTROLS) <= {defect.id for defect in chosen()}
+
+
+def test_the_command_tells_what_was_caught(monkeypatch, capsys):
+    monkeypatch.setattr("specverify.checks.selftest.chosen", lambda: FEW)
+
+    assert main(["selftest"]) == 0
+    assert (
+        "caught 1 of 1 defects, flagged 0 of 1 correct forms" in capsys.readouterr().out
+    )
+
+
+def test_the_command_fails_where_a_defect_is_missed(monkeypatch):
+    monkeypatch.setattr("specverify.checks.selftest.chosen", lambda: FEW[:1])
+    monkeypatch.setattr("specverify.checks.selftest._ORDER", ("support",))
+
+    assert main(["selftest"]) == 1
+
+
+def test_the_command_can_answer_in_json(monkeypatch, capsys):
+    monkeypatch.setattr("specverify.checks.selftest.chosen", lambda: FEW[:1])
+    main(["selftest", "--format", "json"])
+
+    assert json.loads(capsys.readouterr().out)[0]["caught_by"] == "joint-law"
