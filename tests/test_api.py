@@ -335,7 +335,9 @@ def test_the_failure_in_readme_has_the_labels_of_a_real_one(my_engine):
 
 COMMANDS = [
     shlex.split(command, comments=True)
-    for command in re.findall(r"specverify ((?:run|list|report)\b[^`\n]*)", README)
+    for command in re.findall(
+        r"specverify ((?:run|list|report|power|diagnose|selftest)\b[^`\n]*)", README
+    )
 ]
 
 
@@ -350,6 +352,7 @@ def test_readme_shows_every_command():
         "run",
         "list",
         "report",
+        "power",
         "diagnose",
         "selftest",
     }
