@@ -102,7 +102,7 @@ class _Search:
     session: Session
     laws: Laws
     done: dict[bytes, _Comparison] = field(default_factory=dict)
-    faults: dict[bytes, SubjectFault] = field(default_factory=dict)
+    faults: dict[bytes, SubjectFault | Unfollowed] = field(default_factory=dict)
 
     def compare(self, case: Case) -> _Comparison:
         """Follow the subject on a case, once."""
@@ -112,7 +112,7 @@ class _Search:
             left = max(self.session.limit - self.session.elapsed, 1.0)
             try:
                 law = self._follow(case, left)
-            except SubjectFault as fault:
+            except (SubjectFault, Unfollowed) as fault:
                 self.faults[case.key] = fault
                 raise
             self.done[case.key] = _Comparison(case, law, *self.laws(case, law))
