@@ -12,7 +12,7 @@ from specverify.checks.diagnose import diagnosed
 from specverify.checks.plan import make_plan
 from specverify.checks.run import run_checks
 from specverify.cli import main
-from specverify.defects.diagnosis import diagnose, in_words
+from specverify.defects.diagnosis import Cause, diagnose, in_words
 from specverify.errors import EvidenceError
 from specverify.evidence.files import save
 from specverify.subjects.resolve import resolve
@@ -85,6 +85,12 @@ def test_the_words_for_an_unknown_defect_give_the_nearest_known_one():
     assert "none of the known defects; the nearest, more-of-0," in in_words(
         causes, SENTENCES
     )
+
+
+def test_words_are_found_where_the_second_guess_is_that_nothing_shows():
+    causes = [Cause(("no-2",), 0.6, 0.1), Cause(("lossless",), 0.4, 0.2)]
+
+    assert in_words(causes, SENTENCES) == "no-2 (0.60): sentence of no-2."
 
 
 # --- in a run -------------------------------------------------------------------------

@@ -27,6 +27,8 @@ from specverify.subjects.rig import Rig
 _ROWS: Final = 4000
 _BATCH: Final = 250
 _SECONDS: Final = 8.0
+#: The check whose evidence holds the draws of the diagnosis, for all of a run.
+_HOLDER: Final = "joint-law"
 _TITLE: Final = "emitted tokens for the diagnosis, witness "
 _Found = tuple[list[Cause], tuple[Table, ...]]
 _CAUSES: Final[WeakKeyDictionary[Rig, _Found]] = WeakKeyDictionary()
@@ -46,7 +48,7 @@ _HINTS: Final = {
 
 
 def explained(record: CheckRecord, rig: Rig, plan: Plan) -> CheckRecord:
-    """Add the likely cause to a violation, and to the first one what it was drawn from.
+    """Add the likely cause to a violation, and to the joint law what it was drawn from.
 
     Parameters
     ----------
@@ -64,14 +66,13 @@ def explained(record: CheckRecord, rig: Rig, plan: Plan) -> CheckRecord:
     sampled = record.effect == "law" and record.counterexample is not None
     if not sampled or own.greedy or rig.subject.kind not in _CORRECT:
         return record.with_(likely_cause=hint)
-    first = rig not in _CAUSES
-    if first:
+    if rig not in _CAUSES:
         _CAUSES[rig] = _causes_of(rig, plan)
     causes, tables = _CAUSES[rig]
     if not causes or (hint and "lossless" in causes[0].ids):
         return record.with_(likely_cause=hint)
     words = in_words(causes, {d.id: d.sentence for d in CATALOGUE.values()})
-    kept = (*record.tables, *tables) if first else record.tables
+    kept = (*record.tables, *tables) if record.id == _HOLDER else record.tables
     return record.with_(likely_cause=words, tables=kept)
 
 
@@ -90,6 +91,9 @@ def diagnosed(evidence: Evidence) -> str:
         if table.title.startswith(_TITLE)
     ]
     known = load().get(_key_of(evidence), {}) if tables else {}
+    said = [check.likely_cause for check in evidence.checks if check.likely_cause]
+    if not known and said:
+        return said[0]
     if not known:
         msg = (
             "the evidence holds no draws for a diagnosis: it is made where the law of a "

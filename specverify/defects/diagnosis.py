@@ -25,6 +25,8 @@ Laws = Mapping[str, Mapping[str, float]]
 _FLOOR: Final = 1e-7
 #: Total variation from the correct law below which a defect does not show here.
 _INDISTINCT: Final = 0.01
+#: Smallest weight of a cause that is mentioned.
+_MENTIONED: Final = 0.05
 #: Prior of "none of the known ones", shared with all known ones together.
 _UNKNOWN: Final = 0.1
 #: Dirichlet parameter of an unknown law, in each cell.
@@ -109,7 +111,7 @@ def in_words(causes: Sequence[Cause], sentences: Mapping[str, str]) -> str:
     said = [
         f"{' or '.join(cause.ids)} ({cause.weight:.2f}): {sentences[cause.ids[0]]}"
         for cause in causes[:3]
-        if cause.weight >= 0.05 and cause.ids
+        if cause.weight >= _MENTIONED and cause.ids and "lossless" not in cause.ids
     ]
     return "; ".join(said)
 
