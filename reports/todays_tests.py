@@ -946,6 +946,8 @@ TEMPLATE = """# Today's tests beside this project's
 
 `python reports/todays_tests.py`, {seconds} s on two cores in the last pass. Every verdict
 is in [table.csv](table.csv), the runs on the correct verifier in [alarms.csv](alarms.csv).
+Passes resume: an entry that has a row is not run again when it changes, unless asked with
+`--fresh`, so the table is of several passes over a growing catalogue.
 
 The rules by which public engines test their verifiers, written anew from a description of
 the tests and put to the {total} chain defects of the catalogue and its {controls} correct
