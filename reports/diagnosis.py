@@ -45,7 +45,8 @@ def ask(id_: str) -> Answer | None:
     torch.set_num_threads(1)
     defect = CATALOGUE[id_]
     subject = defect.subject()
-    known = load().get(key_of(subject), {})
+    key = key_of(subject.kind, subject.declared())
+    known = load().get(key, {})
     if id_ not in known:
         return None
     rig, cases = Rig(subject), diagnosis_cases(subject)
@@ -58,7 +59,7 @@ def ask(id_: str) -> Answer | None:
     return Answer(
         id=id_,
         family=defect.family,
-        key=key_of(subject),
+        key=key,
         first=" or ".join(first.ids) or "none of the known",
         weight=round(first.weight, 3),
         right=id_ in first.ids,

@@ -1,73 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planted defects: each one small change to the correct verifier `verify`."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 
-
-def fresh(batch, width, generator):
-    return torch.rand(batch, width, dtype=torch.float64, generator=generator)
-
-
-def below_ratio(u, p_x, q_x):
-    return u * q_x < p_x
-
-
-def positive_part(p, q, ids):
-    return (p - q).clamp_min(0)
-
-
-def from_cdf(weights, v):
-    """First token whose cumulated weight exceeds v * total, [batch, k + 1]."""
-    cdf = weights.double().cumsum(dim=-1)
-    return (cdf <= v[..., None] * cdf[..., -1:]).sum(dim=-1)
-
-
-def up_to_rejection(ids, tokens, accepted):
-    """Drafts up to the first rejection, the token of that position, then -1."""
-    return cut(ids, tokens, accepted.cumprod(dim=1).sum(dim=1))
-
-
-def cut(ids, tokens, length):
-    """`length` drafts, the token that stands behind them, then -1."""
-    drafts = torch.cat([ids, tokens[:, -1:]], dim=1)
-    position, last = torch.arange(tokens.shape[1]), length[:, None]
-    output = torch.where(position < last, drafts, tokens)
-    return output.masked_fill(position > last, -1)
-
-
-def at(probs, ids):
-    """Probability of every draft token, [batch, k]."""
-    return probs[:, : ids.shape[1]].gather(2, ids[..., None]).squeeze(-1)
-
-
-@dataclass(frozen=True)
-class Verifier:
-    """Verifies a chain of drafts; every field is a step that a defect may replace.
-
-    Behind the last draft q is zero, so that the bonus token is drawn from (p - 0)+.
-    """
-
-    uniforms: Callable = fresh
-    accept: Callable = below_ratio
-    residual: Callable = positive_part
-    token_uniforms: Callable = lambda u, v: v
-    draw: Callable = from_cdf
-    assemble: Callable = up_to_rejection
-
-    def __call__(self, ids, q, p, *, generator):
-        batch, k = ids.shape
-        q = torch.cat([q, torch.zeros_like(p[:, :1])], dim=1)  # [batch, k + 1, vocab]
-        u = self.uniforms(batch, k + 1, generator)
-        v = self.uniforms(batch, k + 1, generator)
-        accepted = self.accept(u[:, :k], at(p, ids), at(q, ids))  # [batch, k]
-        weights = self.residual(p, q, ids)  # [batch, k + 1, vocab]
-        weights = torch.where(weights.sum(dim=-1, keepdim=True) > 0, weights, p)
-        tokens = self.draw(weights, self.token_uniforms(u, v))  # [batch, k + 1]
-        return self.assemble(ids, tokens, accepted)
-
+from specverify.defects.verifier import Verifier, cut, fresh, from_cdf, positive_part
 
 verify = Verifier()
 
@@ -81,11 +17,11 @@ def counting(ids, q, p, *, generator):
 # The residual
 
 #: Recovers from the target itself.
-residual_from_p = Verifier(residual=lambda p, q, ids: p)
+residual_from_p = Verifier(weights=lambda p, q, ids: p)
 #: Takes |p - q| for (p - q)+.
-absolute_residual = Verifier(residual=lambda p, q, ids: (p - q).abs())
+absolute_residual = Verifier(weights=lambda p, q, ids: (p - q).abs())
 #: Takes (q - p)+ for (p - q)+.
-reversed_residual = Verifier(residual=lambda p, q, ids: (q - p).clamp_min(0))
+reversed_residual = Verifier(weights=lambda p, q, ids: (q - p).clamp_min(0))
 
 
 def softmax(p, q, ids):
@@ -110,13 +46,13 @@ def floored(p, q, ids):
 
 
 #: Normalises (p - q)+ by a softmax.
-softmax_residual = Verifier(residual=softmax)
+softmax_residual = Verifier(weights=softmax)
 #: Excludes the rejected token only, whatever q is.
-zeroed_draft_residual = Verifier(residual=zeroed_draft)
+zeroed_draft_residual = Verifier(weights=zeroed_draft)
 #: Recovers from p itself where the draft was deterministic.
-unmasked_one_hot = Verifier(residual=unmasked)
+unmasked_one_hot = Verifier(weights=unmasked)
 #: Gives a weight of 1e-3 to tokens that the target excludes.
-floored_residual = Verifier(residual=floored)
+floored_residual = Verifier(weights=floored)
 
 # The row that it is taken from
 
@@ -138,22 +74,22 @@ def bonus_before(p, q, ids):
 
 
 #: Reads p and q of row n - 1 after a rejection at n.
-residual_of_row_before = Verifier(residual=row_before)
+residual_of_row_before = Verifier(weights=row_before)
 #: Reads p and q of row 0, wherever the rejection was.
-residual_of_first_row = Verifier(residual=first_row)
+residual_of_first_row = Verifier(weights=first_row)
 #: Draws the bonus token from target row k - 1.
-bonus_of_row_before = Verifier(residual=bonus_before)
+bonus_of_row_before = Verifier(weights=bonus_before)
 
 # The test
 
 #: Accepts with probability min(1, q/p).
-ratio_swapped = Verifier(accept=lambda u, p_x, q_x: u * p_x < q_x)
+ratio_swapped = Verifier(accepts=lambda u, p_x, q_x: u * p_x < q_x)
 #: Accepts every draft, even one that the target excludes.
-always_accept = Verifier(accept=lambda u, p_x, q_x: u < 1)
+always_accept = Verifier(accepts=lambda u, p_x, q_x: u < 1)
 #: Accepts with probability min(1, 2 p/q).
-lenience = Verifier(accept=lambda u, p_x, q_x: u * q_x / 2 < p_x)
+lenience = Verifier(accepts=lambda u, p_x, q_x: u * q_x / 2 < p_x)
 #: Tests all positions of a row with one uniform.
-same_uniform = Verifier(accept=lambda u, p_x, q_x: u[:, :1] * q_x < p_x)
+same_uniform = Verifier(accepts=lambda u, p_x, q_x: u[:, :1] * q_x < p_x)
 
 # The rejection
 
@@ -168,9 +104,9 @@ def replaced(ids, tokens, accepted):
 
 
 #: Keeps as many drafts as were accepted anywhere.
-counts_past_rejection = Verifier(assemble=counted_anywhere)
+counts_past_rejection = Verifier(writes=counted_anywhere)
 #: Replaces rejected drafts where they stand and goes on behind them.
-goes_on = Verifier(assemble=replaced)
+goes_on = Verifier(writes=replaced)
 
 # The randomness
 
@@ -185,7 +121,7 @@ def one_row(batch, width, generator):
 
 
 #: Recovers the likeliest token of the residual.
-argmax_recovered = Verifier(draw=argmax)
+argmax_recovered = Verifier(draws=argmax)
 #: Draws from the residual with the uniform of the test, as it is.
 reused_uniform = Verifier(token_uniforms=lambda u, v: u)
 #: Draws one row of uniforms for the whole batch.

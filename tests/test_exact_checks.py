@@ -14,6 +14,7 @@ from specverify.checks import exact
 from specverify.checks.plan import make_plan
 from specverify.checks.registry import checks_for
 from specverify.checks.run import make_rig, run_check
+from specverify.defects.verifier import Verifier
 from specverify.exact.stepping import step_law
 from specverify.inputs import witnesses
 from specverify.inputs.cases import Case
@@ -117,7 +118,7 @@ def test_a_lenience_of_a_thousandth_is_a_violation():
     def accept(u, p_x, q_x):
         return u * q_x < p_x * 1.001
 
-    assert finding(short(planted.Verifier(accept=accept))).status == "violation"
+    assert finding(short(Verifier(accepts=accept))).status == "violation"
 
 
 def test_a_rule_that_is_declared_wrongly_is_seen_in_its_acceptance():

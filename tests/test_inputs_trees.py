@@ -248,10 +248,10 @@ def test_a_description_names_the_drafts():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"parents": ()}, r"parents is \(\); node 0 is the root"),
-        ({"parents": (0, 0)}, r"parents is \(0, 0\); node 0 is the root"),
-        ({"parents": (-1, 2, 1)}, r"parents is \(-1, 2, 1\); .* behind its parent"),
-        ({"parents": (-1, -1)}, r"parents is \(-1, -1\); .* behind its parent"),
+        ({"parents": ()}, r"parents is \(\); it must begin with -1, the root"),
+        ({"parents": (0, 0)}, r"parents is \(0, 0\); it must begin with -1, the root"),
+        ({"parents": (-1, 2, 1)}, r"parents\[1\] is 2; allowed are 0 to 0"),
+        ({"parents": (-1, -1)}, r"parents\[1\] is -1; allowed are 0 to 0"),
         ({"drafts": "best"}, "drafts is 'best'; allowed are iid, without_replacement"),
         ({"k": 3}, r"k is 3; the tree \(-1, 0, 0, 1, 2\) has depth 2"),
     ],

@@ -90,7 +90,8 @@ def diagnosed(evidence: Evidence) -> str:
         for table in check.tables
         if table.title.startswith(_TITLE)
     ]
-    known = load().get(_key_of(evidence), {}) if tables else {}
+    about = evidence.subject
+    known = load().get(key_of(about.kind, about.capabilities), {}) if tables else {}
     said = [check.likely_cause for check in evidence.checks if check.likely_cause]
     if not known and said:
         return said[0]
@@ -112,22 +113,9 @@ def diagnosed(evidence: Evidence) -> str:
     return in_words(causes, {d.id: d.sentence for d in CATALOGUE.values()})
 
 
-def _key_of(evidence: Evidence) -> str:
-    """What `key_of` says of the subject, from what is recorded of it."""
-    own = dict(evidence.subject.capabilities)
-    parts = [evidence.subject.kind]
-    if evidence.subject.kind != "chain":
-        parts.append(str(own.get("drafts", "iid")))
-    if own.get("draft_probs") is False:
-        parts.append("deterministic")
-    if own.get("drafter"):
-        parts.append("drafter")
-    return " ".join(parts)
-
-
 def _causes_of(rig: Rig, plan: Plan) -> tuple[list[Cause], tuple[Table, ...]]:
     """Rank the known defects for a subject; nothing where none is known for its kind."""
-    known = load().get(key_of(rig.subject), {})
+    known = load().get(key_of(rig.subject.kind, rig.subject.declared()), {})
     cases = diagnosis_cases(rig.subject)
     observed = observe(rig, cases, plan) if known else {}
     if not observed:

@@ -222,8 +222,7 @@ def make_evidence(
             kind=subject.kind,
             source=subject.source,
             version=subject.version,
-            capabilities=subject.capabilities.to_json()
-            | ({"drafter": True} if subject.draft is not None else {}),
+            capabilities=subject.declared(),
         ),
         claim=plan.claim,
         checks=tuple(records),

@@ -58,15 +58,20 @@ def diagnosis_cases(subject: Subject) -> dict[str, Case]:
     return {case.name: case for case in chains}
 
 
-def key_of(subject: Subject) -> str:
-    """Kinds of subjects whose laws compare: kind, drafts, who drafts, what is taken."""
-    own = subject.capabilities
-    parts: list[str] = [subject.kind]
-    if subject.kind != "chain":
-        parts.append(own.drafts)
-    if own.draft_probs is False:
+def key_of(kind: str, declared: Mapping[str, Any]) -> str:
+    """Kinds of subjects whose laws compare: kind, drafts, who drafts, what is taken.
+
+    Parameters
+    ----------
+    kind, declared
+        Of the subject: `Subject.kind`, and `Subject.declared` or what evidence keeps of it.
+    """
+    parts = [kind]
+    if kind != "chain":
+        parts.append(str(declared["drafts"]))
+    if declared["draft_probs"] is False:
         parts.append("deterministic")
-    if subject.draft is not None:
+    if declared.get("drafter"):
         parts.append("drafter")
     return " ".join(parts)
 
@@ -114,15 +119,14 @@ def compute(defects: Mapping[str, Defect] = CATALOGUE) -> dict[str, Any]:
         if defect.effect != "law":
             continue
         subject = defect.subject()
+        key = key_of(subject.kind, subject.declared())
         found = {
             name: emitted_law(defect, case)
             for name, case in diagnosis_cases(subject).items()
         }
         if all(found.values()):
             for name, law in found.items():
-                laws.setdefault(key_of(subject), {}).setdefault(name, {})[defect.id] = (
-                    law
-                )
+                laws.setdefault(key, {}).setdefault(name, {})[defect.id] = law
     return {
         key: {name: _packed(by_defect) for name, by_defect in cases.items()}
         for key, cases in laws.items()

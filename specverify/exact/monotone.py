@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from specverify.exact.functions import DIVIDED, DIVIDES, POWERS, SEARCHES
-from specverify.exact.symbolic import Symbolic, resolve, symbolic
-from specverify.exact.variables import Categorical, Space, Unfollowed
+from specverify.exact.symbolic import Symbolic, resolve, sample, symbolic
+from specverify.exact.variables import Unfollowed
 
 
 def split(name: str, args: tuple[Any, ...]) -> None:
@@ -82,20 +82,7 @@ def _decide(value: Any, question: Callable[[Tensor], Tensor]) -> None:
 
 
 def _ends(symbol: Symbolic) -> tuple[Tensor, Tensor]:
-    low, high = (
-        symbol.compute(partial(_end, symbol.space, last=last)) for last in (False, True)
-    )
+    """Elements at both ends of what the decisions have left of the variables."""
+    low = symbol.compute(partial(sample, symbol.space))
+    high = symbol.compute(partial(sample, symbol.space, last=True))
     return low, high
-
-
-def _end(space: Space, numbers: Tensor, *, last: bool) -> Tensor:
-    """Values of variables at an end of what the decisions have left of them."""
-    found = []
-    for number in numbers.flatten().tolist():
-        variable = space.variables[number]
-        if isinstance(variable, Categorical):
-            found.append(float(variable.value or 0))
-        else:
-            position = variable.high - 1 if last else variable.low
-            found.append(position * 2.0**-variable.bits)
-    return torch.tensor(found, dtype=torch.float64).view(numbers.shape)

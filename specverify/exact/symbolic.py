@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import torch
@@ -73,10 +74,10 @@ def symbolic(space: Space, source: Tensor, compute: Compute) -> Tensor:
     compute
         Gives the elements for values of the variables.
     """
-    sample = compute(lambda numbers: _sample(space, numbers))
+    data = compute(partial(sample, space))
     if not bool((source != _CONSTANT).any()):
-        return sample
-    return adopt(sample.detach().clone(), space, source, compute)
+        return data
+    return adopt(data.detach().clone(), space, source, compute)
 
 
 def adopt(tensor: Tensor, space: Space, source: Tensor, compute: Compute) -> Tensor:
@@ -159,7 +160,7 @@ def resolve(tensor: Tensor) -> Tensor:
             uniforms.append(number)
     if uniforms:
         _narrow(tensor, uniforms)
-    return tensor.compute(lambda asked: _sample(space, asked)).as_subclass(Tensor)
+    return tensor.compute(partial(sample, space)).as_subclass(Tensor)
 
 
 def _narrow(tensor: Symbolic, numbers: list[int]) -> None:
@@ -239,7 +240,7 @@ class _Search:
             grid = [2.0 ** -space.uniform(n).bits if n in place else 0.0 for n in flat]
             self._leaves[id(asked)] = (
                 asked,  # kept, so that its identity is not used again
-                _sample(space, asked),
+                sample(space, asked),
                 torch.tensor([place.get(n, 0) for n in flat]).view(asked.shape),
                 torch.tensor(grid, dtype=torch.float64).view(asked.shape),
             )
@@ -278,15 +279,16 @@ class _Search:
             )
 
 
-def _sample(space: Space, numbers: Tensor) -> Tensor:
-    """Values of variables inside what the decisions have left: float64."""
+def sample(space: Space, numbers: Tensor, *, last: bool = False) -> Tensor:
+    """Values of variables at the first or last place that is left of them: float64."""
     found = []
     for number in numbers.flatten().tolist():
         variable = space.variables[number]
         if isinstance(variable, Categorical):
             found.append(float(variable.value or 0))
         else:
-            found.append(variable.low * 2.0**-variable.bits)
+            position = variable.high - 1 if last else variable.low
+            found.append(position * 2.0**-variable.bits)
     return torch.tensor(found, dtype=torch.float64).view(numbers.shape)
 
 

@@ -12,10 +12,9 @@ import numpy as np
 
 from specverify.inputs.cases import Case
 from specverify.inputs.models import FloatArray, IntArray
+from specverify.laws.proposals import DRAFTS, NO_TOKEN, check_tree, children, depth
 
-#: Ways of drawing several drafts, see `draw_slots`.
-DRAFTS: Final = ("iid", "without_replacement", "deterministic", "hub", "greedy")
-_NONE: Final = -1
+_NONE: Final = NO_TOKEN
 _PAIR: Final = 2
 
 
@@ -38,15 +37,7 @@ class TreeCase(Case):
     def __post_init__(self) -> None:
         """Refuse what no implementation could be blamed for."""
         Case.__post_init__(self)
-        if self.parents[:1] != (_NONE,) or any(
-            not 0 <= parent < node
-            for node, parent in enumerate(self.parents[1:], start=1)
-        ):
-            msg = (
-                f"parents is {self.parents}; node 0 is the root, with parent -1, and "
-                "every other node comes behind its parent"
-            )
-            raise ValueError(msg)
+        check_tree(self.parents)
         if self.drafts not in DRAFTS:
             msg = f"drafts is {self.drafts!r}; allowed are {', '.join(DRAFTS)}"
             raise ValueError(msg)
@@ -54,18 +45,15 @@ class TreeCase(Case):
         if self.drafts == "hub" and odd:
             msg = f"drafts is 'hub' and a node has {odd[0]} children; allowed are pairs"
             raise ValueError(msg)
-        depth = max(len(path) for path in self.paths)
-        if self.k != depth:
-            msg = f"k is {self.k}; the tree {self.parents} has depth {depth}"
+        if self.k != depth(self.parents):
+            msg = f"k is {self.k}; the tree {self.parents} has depth {depth(self.parents)}"
             raise ValueError(msg)
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """Children of every node, in order."""
-        found: list[list[int]] = [[] for _ in self.parents]
-        for node, parent in enumerate(self.parents[1:], start=1):
-            found[parent].append(node)
-        return tuple(tuple(nodes) for nodes in found)
+        nodes = range(len(self.parents))
+        return tuple(tuple(children(self.parents, node)) for node in nodes)
 
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
@@ -100,12 +88,12 @@ class TreeCase(Case):
         """
         tokens = np.full((len(prefixes), len(self.parents)), _NONE, np.int64)
         tokens[:, 0] = prefixes[:, -1] if prefixes.shape[1] else 0
-        for node, children in enumerate(self.children):
-            if children:
+        for node, below in enumerate(self.children):
+            if below:
                 q = self.draft.probs(self.behind(tokens, prefixes, node))
-                slots = draw_slots(q, len(children), self.drafts, rng)
+                slots = draw_slots(q, len(below), self.drafts, rng)
                 used = tokens[:, node, None] >= 0
-                tokens[:, list(children)] = np.where(used, slots, _NONE)
+                tokens[:, list(below)] = np.where(used, slots, _NONE)
         return tokens
 
     @property
@@ -164,13 +152,10 @@ class MultidraftCase(TreeCase):
 
 def tree_case(case: Case, parents: tuple[int, ...], drafts: str) -> TreeCase:
     """The models of a case, with a tree of drafts."""
-    paths = [0]
-    for parent in parents[1:]:
-        paths.append(paths[parent] + 1)
     return TreeCase(
         target=case.target,
         draft=case.draft,
-        k=max(paths),
+        k=depth(parents),
         dtype=case.dtype,
         name=case.name,
         parents=parents,

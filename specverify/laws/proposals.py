@@ -138,6 +138,10 @@ _DRAWS: Final[Mapping[str, Callable[[Distribution, int], _Draws]]] = MappingProx
 )
 
 
+#: Ways of drawing several drafts, see `draft_law`.
+DRAFTS: Final = tuple(_DRAWS)
+
+
 # --- trees ----------------------------------------------------------------------------
 
 
@@ -193,6 +197,14 @@ def _grow(
 def children(parents: Parents, node: int) -> list[int]:
     """Children of a node, in the order in which their tokens are drawn."""
     return [child for child, parent in enumerate(parents) if parent == node]
+
+
+def depth(parents: Parents) -> int:
+    """Number of edges from the root to the deepest node."""
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    return max(depths)
 
 
 def path_to(parents: Parents, tokens: Slots, node: int) -> Prefix:

@@ -122,6 +122,11 @@ class Subject:
     capabilities: Capabilities = field(default_factory=Capabilities)
     draft: Callable[..., Any] | None = None
 
+    def declared(self) -> dict[str, Any]:
+        """What is declared of it, as JSON data; ``drafter`` where it brings its own."""
+        drafter = {"drafter": True} if self.draft is not None else {}
+        return self.capabilities.to_json() | drafter
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the implementation."""
         return self.fn(*args, **kwargs)
