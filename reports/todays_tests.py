@@ -33,7 +33,7 @@ from torch import Tensor
 
 from specverify.checks.plan import make_plan
 from specverify.checks.registry import checks_for
-from specverify.checks.run import make_rig, run_check
+from specverify.checks.selftest import try_defect
 from specverify.core import verify_block, verify_chain
 from specverify.defects import CATALOGUE, CONTROLS
 from specverify.defects.drafter import Drafter
@@ -665,18 +665,6 @@ def apply(rule: Rule, of: Subject, seed: int) -> tuple[str, int]:
     return "" if passed else "failed", verify.draws
 
 
-def our_checks(of: Subject) -> tuple[str, int]:
-    """Run the checks in their order: the first that sees a violation, and all draws."""
-    plan, draws = make_plan("ci", max_seconds=600), 0
-    rig = make_rig(of, plan)
-    for check in checks_for("chain"):
-        record = run_check(check, rig, plan, shrink=False)
-        draws += record.samples
-        if record.status == "violation" and record.effect != "efficiency":
-            return record.id, draws
-    return "", draws
-
-
 def on_entry(id_: str) -> list[Row]:
     """All rules and our checks on one entry, a fresh verifier for each."""
     torch.set_num_threads(1)
@@ -691,8 +679,9 @@ def on_entry(id_: str) -> list[Row]:
         reason, draws = apply(rule, of, SEED)
         verdict = "caught" if reason else "passed"
         rows.append(Row(*head, rule.name, verdict, reason, draws))
-    seen, draws = our_checks(entry.subject())
-    return [*rows, Row(*head, OURS, "caught" if seen else "passed", seen, draws)]
+    plan = make_plan("ci", max_seconds=600)
+    ours = try_defect(entry, checks_for("chain"), plan)
+    return [*rows, Row(*head, OURS, ours.outcome, ours.caught_by, ours.draws)]
 
 
 def alarm(task: tuple[int, int]) -> Alarm:

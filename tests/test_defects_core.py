@@ -213,7 +213,7 @@ def exact_bias(found, case):
 def record(defect, check, plan=PLAN):
     found = defect.subject()
     (chosen,) = checks_for(found.kind, check)
-    return run_check(chosen, make_rig(found, plan), plan, shrink=False)
+    return run_check(chosen, make_rig(found, plan), plan, shrink=False, explain=False)
 
 
 # --- what the catalogue says ----------------------------------------------------------
@@ -287,6 +287,8 @@ def test_no_check_finds_anything_in_a_correct_verifier(check):
     if check == "greedy-ties":
         chain_ = RIGHT["control-greedy-match"].subject()
     (chosen,) = checks_for("chain", check)
-    found = run_check(chosen, make_rig(chain_, QUICK), QUICK, shrink=False)
+    found = run_check(
+        chosen, make_rig(chain_, QUICK), QUICK, shrink=False, explain=False
+    )
 
     assert found.status == "pass"

@@ -177,7 +177,7 @@ def exact_bias(entry, case):
 def record(found, check, plan=PLAN):
     """What one check says, without a search for a smaller input."""
     (chosen,) = checks_for(found.kind, check)
-    return run_check(chosen, make_rig(found, plan), plan, shrink=False)
+    return run_check(chosen, make_rig(found, plan), plan, shrink=False, explain=False)
 
 
 def other_cases(shown):

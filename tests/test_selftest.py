@@ -4,6 +4,8 @@
 import json
 from functools import cache
 
+import pytest
+
 from specverify.checks.selftest import Trial, chosen, selftest
 from specverify.cli import main
 from specverify.defects import CATALOGUE, CONTROLS
@@ -21,12 +23,27 @@ def test_a_planted_defect_is_caught_and_a_correct_form_is_not():
     assert all(trial.right for trial in trials())
 
 
+def trial(defect, caught_by, *statuses):
+    return Trial(defect, caught_by, 10, 0.1, frozenset(statuses))
+
+
 def test_a_defect_that_is_missed_is_wrong():
-    assert not Trial(FEW[0], "", 10, 0.1).right
+    assert not trial(FEW[0], "", "pass").right
 
 
 def test_a_correct_form_that_is_flagged_is_wrong():
-    assert not Trial(FEW[1], "joint-law", 10, 0.1).right
+    assert not trial(FEW[1], "joint-law", "pass", "violation").right
+
+
+@pytest.mark.parametrize(
+    ("statuses", "outcome"),
+    [(["pass", "inconclusive"], "inconclusive"), (["skipped"], "none"), ([], "none")],
+)
+def test_a_correct_form_that_was_not_decided_is_not_let_through(statuses, outcome):
+    undecided = trial(FEW[1], "", *statuses)
+
+    assert undecided.outcome == outcome
+    assert not undecided.right
 
 
 def test_every_family_with_a_defect_has_one_in_the_choice():

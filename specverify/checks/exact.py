@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import islice
 from typing import Any, Final
 
 from specverify.checks import rules
@@ -223,7 +224,8 @@ def _judge(
     found = _Search(session, laws)
     wrong: list[Case] = []
     try:
-        wrong = [case for case in named if found.violates(case)]
+        violating = filter(found.violates, named)
+        wrong = list(violating if session.shrink else islice(violating, 1))
         wrong.sort(key=lambda case: (case.vocab, case.k))
         if search and (session.shrink or not wrong):
             wrong = [*_generated(session, found, failed=bool(wrong)), *wrong]

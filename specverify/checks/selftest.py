@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import torch
 
-from specverify.checks.plan import make_plan
+from specverify.checks.plan import Plan, make_plan
 from specverify.checks.registry import Check, checks_for
 from specverify.checks.run import make_rig, run_check
 from specverify.defects.catalogue import CATALOGUE, CONTROLS, FAMILIES
 from specverify.defects.entry import Defect
+from specverify.evidence.records import Status
+
+Outcome = Literal["caught", "passed", "inconclusive", "none"]
 
 #: Checks that are tried on a defect, the cheapest first, until one sees it.
 _ORDER: Final = (
@@ -55,17 +58,29 @@ class Trial:
         The check that saw it; empty if none did.
     draws, seconds
         What that took, checks that saw nothing included.
+    statuses
+        What the checks said, up to the one that saw it.
     """
 
     defect: Defect
     caught_by: str
     draws: int
     seconds: float
+    statuses: frozenset[Status]
+
+    @property
+    def outcome(self) -> Outcome:
+        """In a word; "none" where no check applied."""
+        if self.caught_by:
+            return "caught"
+        if "inconclusive" in self.statuses:
+            return "inconclusive"
+        return "passed" if "pass" in self.statuses else "none"
 
     @property
     def right(self) -> bool:
         """Whether a defect was caught, or a control let through."""
-        return bool(self.caught_by) != (self.defect.effect == "none")
+        return self.outcome == ("passed" if self.defect.effect == "none" else "caught")
 
 
 def chosen() -> list[Defect]:
@@ -92,25 +107,30 @@ def selftest(
         Hears each trial.
     """
     torch.set_num_threads(1)
-    trials = []
+    trials, plan = [], make_plan("quick", max_seconds=600)
     for defect in chosen() if defects is None else defects:
-        trials.append(try_defect(defect))
+        trials.append(try_defect(defect, _checks(defect), plan))
         listener(trials[-1])
     return trials
 
 
-def try_defect(defect: Defect, *, profile: str = "quick") -> Trial:
-    """Run checks on one entry until one sees a violation that counts."""
-    started, draws = time.monotonic(), 0
-    plan = make_plan(profile, max_seconds=600)
+def try_defect(defect: Defect, checks: Iterable[Check], plan: Plan) -> Trial:
+    """Run checks on one entry until one sees a violation that counts.
+
+    Neither a smaller input nor the cause is looked for.
+    """
+    started, draws, caught_by = time.monotonic(), 0, ""
+    statuses: set[Status] = set()
     rig = make_rig(defect.subject(), plan)
-    for check in _checks(defect):
-        record = run_check(check, rig, plan, shrink=False)
+    for check in checks:
+        record = run_check(check, rig, plan, shrink=False, explain=False)
         draws += record.samples
+        statuses.add(record.status)
         if record.status == "violation" and record.effect != "efficiency":
-            seconds = time.monotonic() - started
-            return Trial(defect, record.id, draws, round(seconds, 2))
-    return Trial(defect, "", draws, round(time.monotonic() - started, 2))
+            caught_by = record.id
+            break
+    seconds = round(time.monotonic() - started, 2)
+    return Trial(defect, caught_by, draws, seconds, frozenset(statuses))
 
 
 def _checks(defect: Defect) -> Iterator[Check]:
