@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from specverify.defects.requests import Request
 from specverify.inputs.cases import Case
+from specverify.inputs.generation import Generation
 from specverify.subjects.protocol import Kind, Subject, subject
 
 
-@dataclass(frozen=True)
-class Defect:
+@dataclass(frozen=True, kw_only=True)
+class Entry:
     """One way of doing it wrong.
 
     Attributes
@@ -24,20 +26,15 @@ class Defect:
     sources
         Public reports: repository and number, or "mutant" for a generic mistake.
     make
-        Gives the verifier, a fresh one where it keeps state between calls.
-    shown_on
-        The smallest input that shows it.
+        Gives the implementation, a fresh one where it keeps state between calls.
     bias
-        Total variation of the joint law there; 0 where no law is broken.
+        Total variation of the joint law on the smallest input that shows it; 0 where no
+        law is broken.
     blind_on
         What hides it, in words.
     effect
         "law": the law is broken. "contract": shape, range, independence of rows or the
         like. "none": it is right, a control.
-    kind, capabilities
-        Of the subject.
-    draft
-        Drafter of its own, where the defect is in what drafter and verifier share.
     family
         Module that it stands in; filled in by the catalogue.
     """
@@ -46,14 +43,30 @@ class Defect:
     sentence: str
     sources: tuple[str, ...]
     make: Callable[[], Callable[..., Any]]
-    shown_on: Case
-    bias: float
+    bias: float = 0.0
     blind_on: str = ""
     effect: Literal["law", "contract", "none"] = "law"
+    family: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defect(Entry):
+    """A defect of the verification step.
+
+    Attributes
+    ----------
+    shown_on
+        The smallest input that shows it.
+    kind, capabilities
+        Of the subject.
+    draft
+        Drafter of its own, where the defect is in what drafter and verifier share.
+    """
+
+    shown_on: Case
     kind: Kind = "chain"
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     draft: bool = False
-    family: str = ""
 
     def subject(self) -> Subject:
         """The defect as a subject."""
@@ -66,3 +79,19 @@ class Defect:
             draft=getattr(fn, "draft", None) if self.draft else None,
             **self.capabilities,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderDefect(Entry):
+    """A defect of the loop around the verification step, in a whole decoder.
+
+    Attributes
+    ----------
+    shown_on
+        The smallest input that shows it.
+    request
+        What is asked of the decoder: the law that is due follows from both.
+    """
+
+    shown_on: Generation
+    request: Request = field(default_factory=Request)
