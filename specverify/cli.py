@@ -80,9 +80,11 @@ def _run(options: argparse.Namespace) -> int:
     from specverify.subjects.resolve import resolve
     from specverify.terminal import Progress
 
-    # Keep the constants that Hypothesis collects out of the user's folder.
+    # Keep the constants that Hypothesis collects out of the user's folder; under a name
+    # that a script beside it cannot import.
     os.environ.setdefault(
-        "HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "specverify")
+        "HYPOTHESIS_STORAGE_DIRECTORY",
+        str(Path(tempfile.gettempdir()) / "specverify-hypothesis"),
     )
     settings = load_settings()
     given = {k: v for k, v in vars(options).items() if v is not None}

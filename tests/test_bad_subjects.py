@@ -346,6 +346,22 @@ def test_a_subject_that_hung_is_not_called_again(where, released):
     assert run["joint-law"].status == "inconclusive"
 
 
+def test_a_drafter_that_hung_is_not_called_again(released):
+    calls = []
+
+    def drafter(q, *, generator):
+        calls.append(1)
+        while not released.wait(0.01):
+            pass
+
+    found = subject(verify, draft=drafter)
+    run = run_checks(found, HASTY)
+
+    assert "a call did not return" in run["output-contract"].reason
+    assert "not called again" in run["joint-law"].reason
+    assert len(calls) == 1
+
+
 def test_a_call_that_swallows_its_interruption_is_still_too_late(released):
     assert "did not return" in reason_of(swallows(released), plan=HASTY)
 

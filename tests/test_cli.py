@@ -4,6 +4,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -148,6 +149,20 @@ def test_the_three_reports_are_written(run, folder):
     assert starts[0].lower() == "<!doctype html>"
     assert starts[1].startswith("#")
     assert load("b.json").verdict == "lossless"
+
+
+def test_what_hypothesis_keeps_hides_the_package_from_no_script(
+    run, folder, monkeypatch
+):
+    """A script beside a folder called specverify would import that."""
+    monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", "")  # so that it is put back
+    monkeypatch.delenv("HYPOTHESIS_STORAGE_DIRECTORY")
+    monkeypatch.setattr(cli.tempfile, "gettempdir", lambda: str(folder))
+    run(*SUPPORT)
+
+    kept = Path(os.environ["HYPOTHESIS_STORAGE_DIRECTORY"])
+    assert kept.parent == folder
+    assert not kept.name.isidentifier()
 
 
 def test_folders_of_reports_are_made(run, folder):

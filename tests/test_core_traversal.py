@@ -142,13 +142,13 @@ def test_the_law_of_any_paths_is_the_stated_one(data):
 
 def test_a_choice_against_the_order_of_the_law_has_another_law(monkeypatch):
     """The law of the winner then is not that of the path that won."""
-    ranked = traversal._ranked
+    ranked = traversal.ranked
 
     def turned(p, q):
         rank, under = ranked(p, q)
         return p.shape[1] - 1 - rank, under
 
-    monkeypatch.setattr(traversal, "_ranked", turned)
+    monkeypatch.setattr(traversal, "ranked", turned)
     assert paths_miss(P2, 2, 1) > 1e-3
 
 

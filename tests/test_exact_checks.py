@@ -221,3 +221,19 @@ def test_branches_without_end_are_left_unfollowed():
     law = step_law(Rig(short(endless)), witnesses.W, seconds=0.5)
 
     assert law.unfollowed == 1
+
+
+def test_a_subject_that_fails_once_on_a_generated_input_fails_once():
+    """The search asks again, and must hear the same answer."""
+    calls = []
+
+    def once(ids, q, p, *, generator):
+        if p.shape[2] == 5 and not calls:  # no witness has five tokens
+            calls.append(1)
+            raise RuntimeError("only once")
+        return core.verify_chain(ids, q, p, generator=generator).output_token_ids
+
+    found = finding(short(once))
+
+    assert found.status == "skipped"
+    assert "only once" in found.reason

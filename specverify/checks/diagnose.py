@@ -3,38 +3,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Final
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
-from specverify.checks import rules
-from specverify.checks.draws import draw_steps
+from specverify.checks.observations import CORRECT, SETTINGS, correct_laws, observe
 from specverify.checks.plan import Plan
 from specverify.defects.catalogue import CATALOGUE
-from specverify.defects.diagnosis import Cause, Observations, diagnose, in_words
-from specverify.defects.laws import diagnosis_cases, key_of, label, load
+from specverify.defects.diagnosis import Cause, diagnose, in_words
+from specverify.defects.laws import key_of, load
 from specverify.errors import EvidenceError
 from specverify.evidence.records import CheckRecord, Evidence, Table
-from specverify.inputs.cases import Case
-from specverify.inputs.trees import MultidraftCase
-from specverify.statistics.ledger import derive_seed
-from specverify.subjects.faults import SubjectFault
 from specverify.subjects.rig import Rig
 
-_ROWS: Final = 4000
-_BATCH: Final = 250
-_SECONDS: Final = 8.0
-#: The check whose evidence holds the draws of the diagnosis, for all of a run.
-_HOLDER: Final = "joint-law"
 _TITLE: Final = "emitted tokens for the diagnosis, witness "
+#: Which check's evidence holds what was drawn: its own setting, the first one the rest.
+_HOLDER: Final = "joint-law"
 _Found = tuple[list[Cause], tuple[Table, ...]]
 _CAUSES: Final[WeakKeyDictionary[Rig, _Found]] = WeakKeyDictionary()
-#: Rule whose emitted law stands for "nothing wrong", by kind.
-_CORRECT: Final = {"chain": "token", "multidraft": "target_only", "tree": "target_only"}
-#: What checks say by themselves where no law of a single row is broken.
+#: What checks say by themselves where the catalogue knows nothing better.
 _HINTS: Final = {
     "row-independence": "rows of one call share random numbers",
     "batch-composition": "a row is verified with inputs of another row of its batch",
@@ -48,32 +35,40 @@ _HINTS: Final = {
 
 
 def explained(record: CheckRecord, rig: Rig, plan: Plan) -> CheckRecord:
-    """Add the likely cause to a violation, and to the joint law what it was drawn from.
+    """Add the likely cause to a violation, and what it was drawn from.
 
     Parameters
     ----------
     record
         What a check found.
     rig
-        Calls the subject: a few thousand more draws, once for all its violations.
+        Calls the subject: some thousand draws more, once for all its violations.
     plan
         Fixes the seeds.
     """
     if record.status != "violation" or record.likely_cause:
         return record
     hint = _HINTS.get(record.id)
-    own = rig.subject.capabilities
     sampled = record.effect == "law" and record.counterexample is not None
-    if not sampled or own.greedy or rig.subject.kind not in _CORRECT:
+    if (
+        not sampled
+        or rig.subject.capabilities.greedy
+        or rig.subject.kind not in CORRECT
+    ):
         return record.with_(likely_cause=hint)
     if rig not in _CAUSES:
         _CAUSES[rig] = _causes_of(rig, plan)
     causes, tables = _CAUSES[rig]
-    if not causes or (hint and "lossless" in causes[0].ids):
+    if not causes or (hint and {*causes[0].ids} <= {"lossless"}):
         return record.with_(likely_cause=hint)
     words = in_words(causes, {d.id: d.sentence for d in CATALOGUE.values()})
-    kept = (*record.tables, *tables) if record.id == _HOLDER else record.tables
-    return record.with_(likely_cause=words, tables=kept)
+    mine = tuple(table for table in tables if _holder(table) == record.id)
+    return record.with_(likely_cause=words, tables=(*record.tables, *mine))
+
+
+def _holder(table: Table) -> str:
+    """Id of the check whose evidence keeps a table: however a run is cut into parts."""
+    return SETTINGS.get(table.title.removeprefix(_TITLE), _HOLDER)
 
 
 def diagnosed(evidence: Evidence) -> str:
@@ -113,14 +108,13 @@ def diagnosed(evidence: Evidence) -> str:
     return in_words(causes, {d.id: d.sentence for d in CATALOGUE.values()})
 
 
-def _causes_of(rig: Rig, plan: Plan) -> tuple[list[Cause], tuple[Table, ...]]:
+def _causes_of(rig: Rig, plan: Plan) -> _Found:
     """Rank the known defects for a subject; nothing where none is known for its kind."""
     known = load().get(key_of(rig.subject.kind, rig.subject.declared()), {})
-    cases = diagnosis_cases(rig.subject)
-    observed = observe(rig, cases, plan) if known else {}
+    observed = observe(rig, plan.seed) if known else {}
     if not observed:
         return [], ()
-    correct = {name: correct_law(rig, cases[name]) for name in observed}
+    correct = correct_laws(rig.subject)
     tables = tuple(_table(name, observed[name], correct[name]) for name in observed)
     return diagnose(observed, known, correct), tables
 
@@ -135,42 +129,3 @@ def _table(name: str, counts: Mapping[str, int], law: Mapping[str, float]) -> Ta
         observed=tuple(counts.get(cell, 0) for cell in labels),
         expected=tuple(n * law.get(cell, 0.0) for cell in labels),
     )
-
-
-def observe(rig: Rig, cases: dict[str, Case], plan: Plan) -> Observations:
-    """Count emitted tokens on each input, as many rows as the time allows."""
-    deadline = time.monotonic() + _SECONDS
-    observed: dict[str, dict[str, int]] = {}
-    for name, case in cases.items():
-        if not rig.subject.capabilities.allows(getattr(case, "n", case.k)):
-            continue
-        seed = derive_seed(plan.seed, "diagnosis", case.key)
-        counts: dict[str, int] = {}
-        try:
-            for step in draw_steps(rig, case, _ROWS, seed, batch=_BATCH):
-                rows, seen = np.unique(
-                    step.emission.token_ids, axis=0, return_counts=True
-                )
-                for row, count in zip(rows.tolist(), seen.tolist(), strict=True):
-                    cell = label(tuple(token for token in row if token >= 0))
-                    counts[cell] = counts.get(cell, 0) + count
-                if time.monotonic() > deadline:
-                    break
-        except SubjectFault:
-            return {}
-        observed[name] = counts
-    return observed
-
-
-def correct_law(rig: Rig, case: Case) -> dict[str, float]:
-    """Law of the emitted tokens of the declared rule, where nothing is wrong."""
-    rule = rig.subject.capabilities.efficiency or _CORRECT[rig.subject.kind]
-    if isinstance(case, MultidraftCase):
-        law: dict[str, float] = {}
-        for (token, _), mass in rules.token_slot_law(case, rule).items():
-            law[str(token)] = law.get(str(token), 0.0) + float(mass)
-        return law
-    return {
-        label(tokens): float(mass)
-        for tokens, mass in rules.emitted_law(case, rule).items()
-    }

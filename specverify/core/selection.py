@@ -234,22 +234,38 @@ def verify_selected(
     return step.finish(accepted, residual_weights(step.p, r))
 
 
+def ranked(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Rank the tokens by p/q, largest first.
+
+    Parameters
+    ----------
+    p, q
+        float64 [batch, vocab]; a token with q = 0 ranks first.
+
+    Returns
+    -------
+    tuple
+        Place of every token, int64 [batch, vocab], and the mass of q that is ranked
+        below it, float64 [batch, vocab].
+    """
+    ratio = torch.where(q > 0, p / q, torch.inf)
+    order = ratio.argsort(dim=1, descending=True, stable=True)  # best first
+    sorted_q = q.gather(1, order)
+    # Summed from the worst up, so that small tails keep their digits.
+    below = (sorted_q.flip(1).cumsum(dim=1).flip(1) - sorted_q).clamp_min(0)
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    rank = torch.empty_like(order).scatter_(1, order, places)
+    return rank, torch.empty_like(below).scatter_(1, order, below)
+
+
 def _best_ranked(step: MultidraftStep) -> tuple[Tensor, Tensor]:
     """Law of the draft with the largest p/q, and its slot: [batch, vocab], [batch]."""
-    ratio = torch.where(step.q > 0, step.p / step.q, torch.inf)
-    order = ratio.argsort(dim=1, descending=True, stable=True)  # best first
-    q = step.q.gather(1, order)
-    # Summed from the worst up, so that small tails keep their digits.
-    below = (q.flip(1).cumsum(dim=1).flip(1) - q).clamp_min(0)
+    rank, below = ranked(step.p, step.q)
     filled = step.draft_token_ids >= 0
     n = filled.sum(dim=1, keepdim=True)  # without drafts r is zero
-    r = (below + q) ** n - below**n
-    rank = torch.empty_like(order).scatter_(
-        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
-    )
     place = rank.gather(1, step.draft_token_ids.clamp_min(0))
-    slot = torch.where(filled, place, order.shape[1]).argmin(dim=1)
-    return torch.zeros_like(r).scatter_(1, order, r), slot
+    slot = torch.where(filled, place, rank.shape[1]).argmin(dim=1)
+    return (below + step.q) ** n - below**n, slot
 
 
 def _weighted(step: MultidraftStep, weights: Tensor) -> tuple[Tensor, Tensor]:

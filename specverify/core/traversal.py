@@ -16,6 +16,7 @@ from torch import Tensor
 from specverify.core.block import verify_opened_block
 from specverify.core.multidraft import token_masses, without
 from specverify.core.sampling import inverse_cdf
+from specverify.core.selection import ranked
 from specverify.core.steps import PLACEHOLDER_TOKEN_ID, ChainStep
 from specverify.core.topology import on_device
 from specverify.core.tree import TreeResult, TreeStep
@@ -260,7 +261,7 @@ def _best_path(step: TreeStep, nodes: Tensor) -> tuple[Tensor, Tensor]:
     ]
     for level in range(depth):
         p, q = step.p(node), step.q(node)
-        rank, under = _ranked(p, q)
+        rank, under = ranked(p, q)
         tokens = step.token_ids[:, nodes[:, level]].clamp_min(0)  # [batch, paths]
         place = torch.where(running, rank.gather(1, tokens), rank.shape[1])
         winner = place.argmin(dim=1, keepdim=True)  # [batch, 1]
@@ -274,17 +275,6 @@ def _best_path(step: TreeStep, nodes: Tensor) -> tuple[Tensor, Tensor]:
         mass = mass * q.gather(1, token).squeeze(1)
     # All running paths share their tokens: the nodes of the last winner stand for them.
     return nodes[winner.squeeze(1)], torch.cat(rows, dim=1)
-
-
-def _ranked(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Place of every token, best first, and the mass of q ranked below it."""
-    ratio = torch.where(q > 0, p / q, torch.inf)
-    order = ratio.argsort(dim=1, descending=True, stable=True)
-    sorted_q = q.gather(1, order)
-    under = (sorted_q.flip(1).cumsum(dim=1).flip(1) - sorted_q).clamp_min(0)
-    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
-    rank = torch.empty_like(order).scatter_(1, order, places)
-    return rank, torch.empty_like(under).scatter_(1, order, under)
 
 
 def _difference(a: Tensor, b: Tensor, n: int) -> Tensor:

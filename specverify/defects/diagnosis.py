@@ -25,6 +25,8 @@ Laws = Mapping[str, Mapping[str, float]]
 _FLOOR: Final = 1e-7
 #: Total variation from the correct law below which a defect does not show here.
 _INDISTINCT: Final = 0.01
+#: Total variation below which two defects have one law, for some thousand draws.
+_SAME: Final = 0.004
 #: Smallest weight of a cause that is mentioned.
 _MENTIONED: Final = 0.05
 #: Prior of "none of the known ones", shared with all known ones together.
@@ -62,9 +64,10 @@ def diagnose(
     observed
         Counts.
     known
-        Laws of the candidates, by id, on the same inputs.
+        Laws of the candidates, by id, on the same inputs. On an input for which a
+        candidate has no law, it is as good as an unknown one.
     lossless
-        Law of the correct rule: a candidate called "lossless", for defects that these
+        Laws of the correct rule: a candidate called "lossless", for defects that these
         inputs do not show.
 
     Returns
@@ -73,12 +76,20 @@ def diagnose(
         Weights sum to 1.
     """
     shown = {
-        id_: law for id_, law in known.items() if _apart(law, lossless) > _INDISTINCT
+        id_: law
+        for id_, law in known.items()
+        if apart(law, {name: lossless[name] for name in observed}) > _INDISTINCT
     }
     groups = _grouped({**shown, "lossless": lossless}, observed)
+    unknown = {
+        name: _log_unknown(counts, _cells(name, counts, known, lossless))
+        for name, counts in observed.items()
+    }
     share = math.log((1 - _UNKNOWN) / max(len(groups), 1))
-    scores = [(ids, share + _log_likelihood(observed, law)) for ids, law in groups]
-    scores.append(((), math.log(_UNKNOWN) + _log_unknown(observed, known, lossless)))
+    scores = [
+        (ids, share + _log_likelihood(observed, law, unknown)) for ids, law in groups
+    ]
+    scores.append(((), math.log(_UNKNOWN) + sum(unknown.values())))
     top = max(score for _, score in scores)
     total = sum(math.exp(score - top) for _, score in scores)
     laws = dict(groups)
@@ -116,66 +127,71 @@ def in_words(causes: Sequence[Cause], sentences: Mapping[str, str]) -> str:
     return "; ".join(said)
 
 
-def _apart(a: Laws, b: Laws) -> float:
-    """Largest total variation between two sets of laws over the inputs."""
+def apart(a: Laws, b: Laws) -> float:
+    """Largest total variation between two sets of laws over the inputs that both have."""
     return max(
-        sum(
-            abs(a[name].get(c, 0.0) - b[name].get(c, 0.0)) for c in {*a[name], *b[name]}
-        )
-        / 2
-        for name in b
+        (
+            sum(abs(a[n].get(c, 0.0) - b[n].get(c, 0.0)) for c in {*a[n], *b[n]}) / 2
+            for n in {*a} & {*b}
+        ),
+        default=0.0,
     )
 
 
 def _grouped(
     laws: Mapping[str, Laws], observed: Observations
 ) -> list[tuple[tuple[str, ...], Laws]]:
-    """Candidates with one law, as one."""
-    groups: dict[tuple[tuple[str, str, float], ...], list[str]] = {}
+    """Candidates whose laws no such sample tells apart, as one."""
+    groups: list[tuple[list[str], Laws]] = []
     for id_, law in laws.items():
-        key = tuple(
-            (name, cell, round(mass, 4))
-            for name in observed
-            for cell, mass in sorted(law.get(name, {}).items())
-            if round(mass, 4)
-        )
-        groups.setdefault(key, []).append(id_)
-    return [(tuple(ids), laws[ids[0]]) for ids in groups.values()]
+        mine = {name: law[name] for name in observed if name in law}
+        for ids, theirs in groups:
+            if mine.keys() == theirs.keys() and apart(mine, theirs) < _SAME:
+                ids.append(id_)
+                break
+        else:
+            groups.append(([id_], mine))
+    return [(tuple(ids), law) for ids, law in groups]
 
 
-def _log_likelihood(observed: Observations, laws: Laws) -> float:
+def _log_likelihood(
+    observed: Observations, laws: Laws, unknown: Mapping[str, float]
+) -> float:
     return sum(
-        count * math.log(max(laws[name].get(cell, 0.0), _FLOOR))
+        sum(
+            count * math.log(max(laws[name].get(cell, 0.0), _FLOOR))
+            for cell, count in counts.items()
+            if count
+        )
+        if name in laws
+        else unknown[name]
         for name, counts in observed.items()
-        for cell, count in counts.items()
-        if count
     )
 
 
-def _log_unknown(
-    observed: Observations, known: Mapping[str, Laws], lossless: Laws
-) -> float:
+def _cells(
+    name: str, counts: Mapping[str, int], known: Mapping[str, Laws], lossless: Laws
+) -> int:
+    """Number of outcomes that anybody can think of on an input."""
+    laws = [lossless[name], *(law[name] for law in known.values() if name in law)]
+    return len({*counts, *(cell for law in laws for cell in law)})
+
+
+def _log_unknown(counts: Mapping[str, int], cells: int) -> float:
     """Marginal likelihood of counts under a law that nobody knows."""
-    total = 0.0
-    for name, counts in observed.items():
-        cells = set(counts) | set(lossless[name])
-        cells.update(*(law[name] for law in known.values()))
-        prior, n = _PRIOR * len(cells), sum(counts.values())
-        total += float(gammaln(prior) - gammaln(prior + n))
-        total += sum(
-            float(gammaln(_PRIOR + count) - gammaln(_PRIOR))
-            for count in counts.values()
-        )
-    return total
+    prior, n = _PRIOR * cells, sum(counts.values())
+    total = float(gammaln(prior) - gammaln(prior + n))
+    return total + sum(
+        float(gammaln(_PRIOR + count) - gammaln(_PRIOR)) for count in counts.values()
+    )
 
 
 def _distance(observed: Observations, laws: Laws) -> float:
     """Largest total variation from the observed shares over the inputs."""
-    distances = []
-    for name, counts in observed.items():
-        n, law = sum(counts.values()), laws[name]
-        cells = set(counts) | set(law)
-        distances.append(
-            sum(abs(counts.get(c, 0) / max(n, 1) - law.get(c, 0.0)) for c in cells) / 2
-        )
-    return max(distances, default=0.0)
+    shares = {
+        name: {
+            cell: count / max(sum(counts.values()), 1) for cell, count in counts.items()
+        }
+        for name, counts in observed.items()
+    }
+    return apart(shares, laws)

@@ -23,7 +23,7 @@ from specverify.laws import proposals, steps
 from specverify.laws.distributions import Prefix
 from specverify.subjects.answers import read, receive
 from specverify.subjects.exchange import Inputs
-from specverify.subjects.faults import SubjectFault, SubjectHung, guarded
+from specverify.subjects.faults import SubjectFault, SubjectHung
 from specverify.subjects.rig import Rig
 
 #: Drafts, emitted tokens, number of accepted drafts.
@@ -266,7 +266,7 @@ def _followed(rig: Rig, step: Callable[..., Any], limits: _Limits) -> ExactLaw:
     stream = rig.stream(0)
     try:
         with stream.owning_globals():
-            found = guarded(follow, rig.call_seconds + seconds)
+            found = rig.attempt(follow, rig.call_seconds + seconds)
     except SubjectHung:
         raise
     except SubjectFault as fault:

@@ -11,11 +11,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TypeVar
 
 _OUTPUT_LIMIT = 400
 _RING_AGAIN = 0.2
 _HERE = Path(__file__).parent
+_T = TypeVar("_T")
 
 
 class SubjectFault(Exception):  # noqa: N818 - the subject's fault, reported as a finding
@@ -45,7 +46,7 @@ class _Timeout(BaseException):
     """Raised inside the subject; no ``except Exception`` there can swallow it."""
 
 
-def guarded(call: Callable[[], Any], seconds: float) -> Any:
+def guarded(call: Callable[[], _T], seconds: float) -> _T:
     """Return what `call` returns, or raise `SubjectFault`.
 
     Parameters
@@ -95,7 +96,7 @@ def _describe(error: BaseException) -> str:
     return f"{text} ({Path(last.filename).name}:{last.lineno} in {last.name})"
 
 
-def _timed(call: Callable[[], Any], seconds: float) -> Any:
+def _timed(call: Callable[[], _T], seconds: float) -> _T:
     on_main = threading.current_thread() is threading.main_thread()
     if on_main and hasattr(signal, "setitimer"):
         with _alarm(seconds):
@@ -125,22 +126,22 @@ def _alarm(seconds: float) -> Iterator[None]:
         raise _Timeout
 
 
-def _in_thread(call: Callable[[], Any], seconds: float) -> Any:
+def _in_thread(call: Callable[[], _T], seconds: float) -> _T:
     """Run in a daemon thread; a call that hangs is left behind with it."""
-    outcome: list[tuple[bool, Any]] = []
+    returned: list[_T] = []
+    raised: list[BaseException] = []
 
     def run() -> None:
         try:
-            outcome.append((True, call()))
+            returned.append(call())
         except BaseException as error:  # noqa: BLE001 - handed to the caller below
-            outcome.append((False, error))
+            raised.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
-    if not outcome:
+    if raised:
+        raise raised[0]
+    if not returned:
         raise _Timeout
-    fine, value = outcome[0]
-    if fine:
-        return value
-    raise value
+    return returned[0]

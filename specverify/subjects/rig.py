@@ -8,9 +8,9 @@ where the subject brings its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from specverify.subjects.streams import RandomStream
 _MAX_ELEMENTS: Final = 2_000_000
 _MAX_ROWS: Final = 4096
 _MOST_TABLES: Final = 64
+_T = TypeVar("_T")
 
 
 class Rig:
@@ -162,7 +163,7 @@ class Rig:
     ) -> tuple[IntArray, Tensor]:
         drafter = self.subject.draft
         assert drafter is not None  # noqa: S101 - asked for by step only
-        raw = guarded(lambda: drafter(q, **stream.source()), self.call_seconds)
+        raw = self.attempt(lambda: drafter(q, **stream.source()))
         if not isinstance(raw, tuple) or len(raw) != 2:
             msg = f"its drafter returned a {type(raw).__name__}; due is (token_ids, q)"
             raise SubjectFault(msg)
@@ -199,6 +200,21 @@ class Rig:
         """Let the next call report a hang that nobody has reported yet."""
         self._hung = str(hung)
 
+    def attempt(self, call: Callable[[], _T], seconds: float | None = None) -> _T:
+        """Call code of the subject within its time, and never again once it has hung.
+
+        Raises
+        ------
+        SubjectFault
+            It raised or hung; or it hung in an earlier call.
+        """
+        self.refuse_if_hung()
+        try:
+            return guarded(call, self.call_seconds if seconds is None else seconds)
+        except SubjectHung as hung:
+            self._hung = self._hung_before = f"not called again, since earlier {hung}"
+            raise
+
     def verify(self, inputs: Inputs, stream: RandomStream) -> Emission:
         """Call the subject on all rows, in calls as large as it takes.
 
@@ -207,23 +223,17 @@ class Rig:
         SubjectFault
             It raised, hung, or broke the contract of its output.
         """
-        self.refuse_if_hung()
         total = len(inputs.draft_token_ids)
         size = self.subject.capabilities.max_batch or total
-        try:
-            with stream.owning_globals():
-                parts = [
-                    self._call(inputs.rows(slice(i, i + size)), stream)
-                    for i in range(0, total, size)
-                ]
-        except SubjectHung as hung:
-            self._hung = self._hung_before = f"not called again, since earlier {hung}"
-            raise
+        with stream.owning_globals():
+            parts = [
+                self._call(inputs.rows(slice(i, i + size)), stream)
+                for i in range(0, total, size)
+            ]
         return read(parts, inputs, self.subject)
 
     def verify_with(self, inputs: Inputs, uniforms: Tensor) -> Emission:
         """Call the subject with uniforms of our choice [batch, columns]."""
-        self.refuse_if_hung()
         size = self.subject.capabilities.max_batch or _MAX_ROWS
         answers = []
         for i in range(0, len(uniforms), size):
@@ -243,9 +253,7 @@ class Rig:
         return self._ask(inputs, options)
 
     def _ask(self, inputs: Inputs, kwargs: dict[str, Any]) -> Answer:
-        raw = guarded(
-            lambda: self.subject.fn(*inputs.arguments(), **kwargs), self.call_seconds
-        )
+        raw = self.attempt(lambda: self.subject.fn(*inputs.arguments(), **kwargs))
         return receive(raw, inputs, self.subject)
 
     def law(self, model: ToyModel, case: Case, texts: IntArray) -> Tensor:
