@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import csv
 import time
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specverify.defects.diagnosis import Cause
 
 HERE = Path(__file__).parent / "diagnosis"
+NONE = "none of the known"
+#: Total variation below which a defect is struck out together with the one in question.
+TWINS = 0.004
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,7 @@ class Answer:
 
     id: str
     family: str
+    bias: float
     key: str
     first: str
     weight: float
@@ -31,47 +38,40 @@ class Answer:
     struck_out: str
 
 
-def ask(id_: str) -> Answer | None:
-    """Draw from one defect and diagnose it; None where no law is kept for it."""
+def ask(id_: str) -> Answer:
+    """Draw from one defect and diagnose it."""
     import torch
 
-    from specverify.checks.diagnose import correct_law, observe
-    from specverify.checks.plan import make_plan
+    from specverify.checks.observations import correct_laws, observe
     from specverify.defects import CATALOGUE
-    from specverify.defects.diagnosis import diagnose
-    from specverify.defects.laws import diagnosis_cases, key_of, load
+    from specverify.defects.diagnosis import apart, diagnose
+    from specverify.defects.laws import key_of, load
     from specverify.subjects.rig import Rig
 
     torch.set_num_threads(1)
     defect = CATALOGUE[id_]
     subject = defect.subject()
     key = key_of(subject.kind, subject.declared())
-    known = load().get(key, {})
-    if id_ not in known:
-        return None
-    rig, cases = Rig(subject), diagnosis_cases(subject)
-    observed = observe(rig, cases, make_plan("ci", seed=1))
-    correct = {name: correct_law(rig, cases[name]) for name in observed}
-    first = diagnose(observed, known, correct)[0]
-    twins = {other for other, law in known.items() if _same(law, known[id_])}
+    known = load()[key]
+    observed, correct = observe(Rig(subject), seed=1), correct_laws(subject)
+    causes = diagnose(observed, known, correct)
+    twins = {other for other, law in known.items() if apart(law, known[id_]) < TWINS}
     others = {other: law for other, law in known.items() if other not in twins}
-    without = diagnose(observed, others, correct)[0]
+    without = diagnose(observed, others, correct)
     return Answer(
         id=id_,
         family=defect.family,
+        bias=defect.bias,
         key=key,
-        first=" or ".join(first.ids) or "none of the known",
-        weight=round(first.weight, 3),
-        right=id_ in first.ids,
-        struck_out=" or ".join(without.ids) or "none of the known",
+        first=_in_words(causes[0]),
+        weight=round(causes[0].weight, 3),
+        right=id_ in causes[0].ids,
+        struck_out=_in_words(without[0]),
     )
 
 
-def _same(a: dict[str, dict[str, float]], b: dict[str, dict[str, float]]) -> bool:
-    cells = {(name, cell) for law in (a, b) for name in law for cell in law[name]}
-    return all(
-        abs(a[name].get(cell, 0) - b[name].get(cell, 0)) < 2e-4 for name, cell in cells
-    )
+def _in_words(cause: Cause) -> str:
+    return " or ".join(cause.ids) or NONE
 
 
 def main() -> None:
@@ -81,50 +81,51 @@ def main() -> None:
     begun = time.monotonic()
     ids = [d.id for d in CATALOGUE.values() if d.effect == "law"]
     with ProcessPoolExecutor(2) as pool:
-        answers = [answer for answer in pool.map(ask, ids) if answer is not None]
+        answers = list(pool.map(ask, ids))
     HERE.mkdir(exist_ok=True)
     with (HERE / "answers.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, asdict(answers[0]))
+        writer = csv.DictWriter(file, asdict(answers[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(answer) for answer in answers)
-    text = "\n".join(_page(answers, len(ids), time.monotonic() - begun))
+    text = "\n".join(_page(answers, time.monotonic() - begun))
     (HERE / "README.md").write_text(text, encoding="utf-8")
     print(text)
 
 
-def _page(answers: list[Answer], asked: int, seconds: float) -> list[str]:
+def _page(answers: list[Answer], seconds: float) -> list[str]:
     shown = [a for a in answers if "lossless" not in a.first.split(" or ")]
-    right = sum(a.right for a in shown)
-    none = sum(a.struck_out == "none of the known" for a in shown)
+    right = sum(a.right for a in answers)
+    unknown = sum(a.struck_out == NONE for a in shown)
     lines = [
         "# The diagnosis",
         "",
         f"`python reports/diagnosis.py`, {seconds:.0f} s on two cores. 4,000 draws on each",
-        "of the inputs of a diagnosis, as in a run; all answers are in",
-        "[answers.csv](answers.csv).",
+        "input of a diagnosis, single steps, mixed and ragged batches and loops, as in a",
+        "run; all answers are in [answers.csv](answers.csv).",
         "",
-        f"Of {asked} defects that break a law, {len(answers)} have a law on these",
-        f"inputs, and {len(shown)} show on them; the others break the law of whole",
-        "batches, of several steps or of other inputs, and the check that sees them",
-        "says so.",
+        f"- Named first: **{right} of {len(answers)}** defects that break a law",
+        f"  ({right / len(answers):.1%}); of those {len(shown)} that show on these inputs,",
+        f"  {right / len(shown):.1%}. Defects with one law on them are named together and",
+        "  count as named.",
+        f"- Unknown when struck out: **{unknown} of {len(shown)}**",
+        f"  ({unknown / len(shown):.1%}) were then called none of the known, the",
+        "  others by the name of a defect whose law is near.",
         "",
-        f"- Named first: **{right} of {len(shown)}** ({right / len(shown):.1%}). Defects",
-        "  with one law on these inputs are named together and count as named.",
-        f"- Unknown when struck out: **{none} of {len(shown)}** ({none / len(shown):.1%})",
-        "  were then called none of the known.",
-        "",
-        "| family | shown | named first | unknown when struck out |",
-        "|--|--|--|--|",
+        "| family | defects | shown | named first | unknown when struck out |",
+        "|--|--|--|--|--|",
     ]
-    families = Counter(a.family for a in shown)
-    for family, count in families.items():
+    for family in dict.fromkeys(a.family for a in answers):
+        every = [a for a in answers if a.family == family]
         mine = [a for a in shown if a.family == family]
         hits = sum(a.right for a in mine)
-        unknown = sum(a.struck_out == "none of the known" for a in mine)
-        lines.append(f"| {family} | {count} | {hits} | {unknown} |")
+        none = sum(a.struck_out == NONE for a in mine)
+        lines.append(f"| {family} | {len(every)} | {len(mine)} | {hits} | {none} |")
     wrong = [a for a in shown if not a.right]
-    lines += ["", "Named otherwise: " + ("none." if not wrong else ""), ""]
+    hidden = [a for a in answers if a not in shown]
+    lines += ["", "Named otherwise:" if wrong else "Named otherwise: none.", ""]
     lines += [f"- `{a.id}`: {a.first} ({a.weight})" for a in wrong]
+    lines += ["", "Too small, or on no such input, to show in so many draws:", ""]
+    lines += [f"- `{a.id}`, bias {a.bias:.2g}" for a in hidden]
     return [*lines, ""]
 
 

@@ -139,6 +139,8 @@ def _list(options: argparse.Namespace) -> int:
             else "\n".join(subjects)
         )
         return 0
+    if options.defects:
+        return _list_defects(options.format)
     from specverify.checks.registry import checks_for
     from specverify.subjects.protocol import Kind
     from specverify.terminal import print_checks
@@ -154,6 +156,24 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _list_defects(form: str) -> int:
+    from specverify.defects import CATALOGUE, CONTROLS, DECODER_CONTROLS, DECODERS
+    from specverify.terminal import print_defects
+
+    entries = [
+        entry
+        for part in (CATALOGUE, CONTROLS, DECODERS, DECODER_CONTROLS)
+        for entry in part.values()
+    ]
+    if form == "json":
+        names = ("id", "family", "sentence", "sources", "effect", "bias", "blind_on")
+        rows = [{n: getattr(entry, n) for n in names} for entry in entries]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        print_defects(entries)
+    return 0
+
+
 def _diagnose(options: argparse.Namespace) -> int:
     from specverify.checks.diagnose import diagnosed
     from specverify.evidence.files import load
@@ -164,18 +184,16 @@ def _diagnose(options: argparse.Namespace) -> int:
 
 
 def _selftest(options: argparse.Namespace) -> int:
-    from specverify.checks.selftest import selftest
+    from specverify.checks.selftest import chosen, selftest, tally
     from specverify.terminal import print_trial
 
     shown = print_trial if options.format == "text" else lambda trial: None
-    trials = selftest(listener=shown)
-    defects = [trial for trial in trials if trial.defect.effect != "none"]
-    caught = sum(trial.right for trial in defects)
-    flagged = sum(not trial.right for trial in trials if trial.defect.effect == "none")
+    trials = selftest(chosen(options.pattern), listener=shown)
     if options.format == "json":
         rows = [
             {
                 "id": trial.defect.id,
+                "outcome": trial.outcome,
                 "caught_by": trial.caught_by,
                 "right": trial.right,
                 "draws": trial.draws,
@@ -185,10 +203,7 @@ def _selftest(options: argparse.Namespace) -> int:
         ]
         print(json.dumps(rows, indent=2))
     else:
-        print(
-            f"caught {caught} of {len(defects)} defects, flagged {flagged} of "
-            f"{len(trials) - len(defects)} correct forms"
-        )
+        print(tally(trials))
     return int(not all(trial.right for trial in trials))
 
 

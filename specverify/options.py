@@ -72,8 +72,10 @@ def _add_list(commands: Any) -> argparse.ArgumentParser:
         help="print the checks with their claims",
         description="Print the checks.",
     )
-    listing.add_argument(
-        "--subjects", action="store_true", help="built-in subject names"
+    what = listing.add_mutually_exclusive_group()
+    what.add_argument("--subjects", action="store_true", help="built-in subject names")
+    what.add_argument(
+        "--defects", action="store_true", help="the catalogue of known defects"
     )
     listing.add_argument("--kind", choices=_KINDS, help="only one contract")
     return listing
@@ -127,6 +129,13 @@ def _add_selftest(commands: Any) -> argparse.ArgumentParser:
         "selftest",
         help="see planted defects caught and correct forms let through",
         description="Run checks on a part of the catalogue of known defects.",
+    )
+    selftest.add_argument(
+        "pattern",
+        nargs="?",
+        metavar="GLOB",
+        help="entries by id, such as 'batch-*' (specverify list --defects); default: a few "
+        "of every family, and all correct forms",
     )
     return selftest
 

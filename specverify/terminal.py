@@ -21,6 +21,7 @@ from specverify.subjects.protocol import Subject
 
 if TYPE_CHECKING:
     from specverify.checks.selftest import Trial
+    from specverify.defects.entry import Entry
 
 _COLOURS: Final = {
     "pass": "green",
@@ -94,18 +95,41 @@ def print_checks(checks: Sequence[Check]) -> None:
         console.print()
 
 
+def print_defects(entries: Sequence[Entry]) -> None:
+    """Print the catalogue, family by family: id, bias and what is wrong."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 140
+    for family in dict.fromkeys(entry.family for entry in entries):
+        title = f"specverify.defects.{family}"
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for column in ("id", "bias", "what is wrong"):
+            table.add_column(column, no_wrap=column == "id")
+        for entry in entries:
+            if entry.family == family:
+                words = {"none": "correct", "contract": "contract"}
+                bias = words.get(entry.effect, f"{entry.bias:.2g}")
+                table.add_row(entry.id, bias, escape(entry.sentence))
+        console.print(table)
+        console.print()
+
+
 def print_trial(trial: Trial) -> None:
     """Print what became of one entry of the catalogue of defects."""
     defect = trial.defect
+    words = {
+        "caught": f"caught by {trial.caught_by}",
+        "passed": "MISSED",
+        "inconclusive": "NOT DECIDED",
+        "none": "NOT TRIED",
+    }
     if defect.effect == "none":
-        word = "let through" if trial.right else f"FLAGGED by {trial.caught_by}"
-    else:
-        word = f"caught by {trial.caught_by}" if trial.right else "MISSED"
+        words |= {"passed": "let through", "caught": f"FLAGGED by {trial.caught_by}"}
     symbol = "✓" if trial.right else "✗"
     console = Console(highlight=False, soft_wrap=True)
     console.print(
-        f"{symbol} {escape(defect.id):<34} {word:<30} {count(trial.draws)} draws, "
-        f"{trial.seconds:.1f} s"
+        f"{symbol} {escape(defect.id):<34} {words[trial.outcome]:<30} "
+        f"{count(trial.draws)} draws, {trial.seconds:.1f} s"
     )
 
 

@@ -12,6 +12,7 @@ from specverify.checks.diagnose import diagnosed
 from specverify.checks.plan import make_plan
 from specverify.checks.run import run_checks
 from specverify.cli import main
+from specverify.defects import CATALOGUE
 from specverify.defects.diagnosis import Cause, diagnose, in_words
 from specverify.errors import EvidenceError
 from specverify.evidence.files import save
@@ -61,6 +62,34 @@ def test_where_the_law_holds_no_defect_is_named():
 
     assert causes[0].ids == ("lossless",)
     assert in_words(causes, SENTENCES).startswith("not shown")
+
+
+TWO = RIGHT | {"b": RIGHT["a"]}
+
+
+def on_both(on_a, on_b):
+    return drawn(on_a) | {"b": drawn(on_b)["a"]}
+
+
+def test_a_new_defect_that_shows_on_one_input_only_is_not_called_lossless():
+    observed = on_both(RIGHT["a"], {"0": 0.42, "1": 0.34, "2": 0.24})
+
+    assert diagnose(observed, {}, TWO)[0].ids == ()
+
+
+def test_a_defect_that_shows_on_one_input_only_is_named():
+    more = KNOWN["more-of-0"]["a"]
+    known = KNOWN | {"on-b-only": {"a": RIGHT["a"], "b": more}}
+
+    assert diagnose(on_both(RIGHT["a"], more), known, TWO)[0].ids == ("on-b-only",)
+
+
+def test_a_law_that_is_not_known_on_an_input_is_no_merit():
+    """It explains what was seen there as well as an unknown defect does."""
+    more = KNOWN["more-of-0"]["a"]
+    known = {"b-unknown": {"a": RIGHT["a"]}, "on-b-only": {"a": RIGHT["a"], "b": more}}
+
+    assert diagnose(on_both(RIGHT["a"], more), known, TWO)[0].ids == ("on-b-only",)
 
 
 def test_weights_sum_to_one():
@@ -125,3 +154,18 @@ def test_a_diagnosis_can_be_had_as_json(evidence_file, capsys):
 def test_evidence_without_a_broken_law_cannot_be_diagnosed():
     with pytest.raises(EvidenceError, match="holds no draws for a diagnosis"):
         diagnosed(run("verify"))
+
+
+@pytest.mark.parametrize(
+    ("id_", "check"),
+    [
+        ("batch-answers-shifted", "batch-composition"),
+        ("batch-rows-kept-by-place", "rounds"),
+        ("batch-bonus-at-end", "ragged-rows"),
+    ],
+)
+def test_a_defect_that_single_rows_do_not_show_is_named(id_, check, tmp_path):
+    found = run_checks(CATALOGUE[id_].subject(), PLAN, pattern=check)
+
+    assert found[check].likely_cause.startswith(f"{id_} (1.00)")
+    assert diagnosed(found) == found[check].likely_cause

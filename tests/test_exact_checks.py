@@ -237,3 +237,30 @@ def test_a_subject_that_fails_once_on_a_generated_input_fails_once():
 
     assert found.status == "skipped"
     assert "only once" in found.reason
+
+
+def cut_off(monkeypatch, branches):
+    """What is said where no input may have more branches than this."""
+
+    def few(rig, case, seconds):
+        return step_law(rig, case, max_branches=branches, seconds=seconds)
+
+    monkeypatch.setattr(exact, "step_law", few)
+    return finding(short(core.verify_chain))
+
+
+def test_inputs_with_too_many_branches_are_left_out_and_counted(monkeypatch):
+    every = of_core().examples
+    found = cut_off(monkeypatch, 8)
+
+    assert found.status == "pass"
+    assert 0 < found.examples < every
+    assert found.tv_upper < 1e-6
+    assert any("inputs have too many branches" in x for x in found.observations)
+
+
+def test_nothing_is_concluded_where_no_input_was_followed_to_the_end(monkeypatch):
+    found = cut_off(monkeypatch, 0)
+
+    assert found.status == "inconclusive"
+    assert "was not reached" in found.reason

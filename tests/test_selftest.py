@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 
-from specverify.checks.selftest import Trial, chosen, selftest
+from specverify.checks.selftest import Trial, chosen, selftest, tally
 from specverify.cli import main
-from specverify.defects import CATALOGUE, CONTROLS
+from specverify.defects import CATALOGUE, CONTROLS, DECODER_CONTROLS, DECODERS
 
 FEW = [CATALOGUE["residual-from-p"], CONTROLS["control-block"]]
 
@@ -57,7 +57,7 @@ def test_all_correct_forms_are_in_the_choice():
 
 
 def test_the_command_tells_what_was_caught(monkeypatch, capsys):
-    monkeypatch.setattr("specverify.checks.selftest.chosen", lambda: FEW)
+    monkeypatch.setattr("specverify.checks.selftest.chosen", lambda pattern: FEW)
 
     assert main(["selftest"]) == 0
     assert (
@@ -66,14 +66,50 @@ def test_the_command_tells_what_was_caught(monkeypatch, capsys):
 
 
 def test_the_command_fails_where_a_defect_is_missed(monkeypatch):
-    monkeypatch.setattr("specverify.checks.selftest.chosen", lambda: FEW[:1])
+    monkeypatch.setattr("specverify.checks.selftest.chosen", lambda pattern: FEW[:1])
     monkeypatch.setattr("specverify.checks.selftest._ORDER", ("support",))
 
     assert main(["selftest"]) == 1
 
 
 def test_the_command_can_answer_in_json(monkeypatch, capsys):
-    monkeypatch.setattr("specverify.checks.selftest.chosen", lambda: FEW[:1])
+    monkeypatch.setattr("specverify.checks.selftest.chosen", lambda pattern: FEW[:1])
     main(["selftest", "--format", "json"])
 
     assert json.loads(capsys.readouterr().out)[0]["caught_by"] == "joint-law"
+
+
+def test_a_part_can_be_chosen_by_its_ids(capsys):
+    assert main(["selftest", "residual-from-*"]) == 0
+    assert "caught 1 of 1 defects" in capsys.readouterr().out
+
+
+def test_an_entry_that_does_not_exist_is_a_usage_error(capsys):
+    assert main(["selftest", "residual-from-q"]) == 2
+    assert "did you mean 'residual-from-p'?" in capsys.readouterr().err
+
+
+def test_what_was_not_decided_is_counted():
+    assert tally([trial(FEW[1], "", "inconclusive")]) == (
+        "caught 0 of 0 defects, flagged 0 of 1 correct forms; 1 not decided"
+    )
+
+
+def test_the_catalogue_can_be_listed(capsys):
+    main(["list", "--defects"])
+    lines = capsys.readouterr().out.splitlines()
+
+    ids = {*CATALOGUE, *CONTROLS, *DECODERS, *DECODER_CONTROLS}
+    assert ids <= {line.split()[0] for line in lines if line}
+
+
+def test_the_catalogue_can_be_listed_as_json(capsys):
+    main(["list", "--defects", "--format", "json"])
+    (entry,) = (
+        entry
+        for entry in json.loads(capsys.readouterr().out)
+        if entry["id"] == "stop-after-cap"
+    )
+
+    assert entry["sources"][0] == "sgl-project/sglang#30291"
+    assert entry["bias"] == 0.09

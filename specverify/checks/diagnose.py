@@ -14,6 +14,7 @@ from specverify.defects.diagnosis import Cause, diagnose, in_words
 from specverify.defects.laws import key_of, load
 from specverify.errors import EvidenceError
 from specverify.evidence.records import CheckRecord, Evidence, Table
+from specverify.subjects.protocol import Subject
 from specverify.subjects.rig import Rig
 
 _TITLE: Final = "emitted tokens for the diagnosis, witness "
@@ -49,12 +50,7 @@ def explained(record: CheckRecord, rig: Rig, plan: Plan) -> CheckRecord:
     if record.status != "violation" or record.likely_cause:
         return record
     hint = _HINTS.get(record.id)
-    sampled = record.effect == "law" and record.counterexample is not None
-    if (
-        not sampled
-        or rig.subject.capabilities.greedy
-        or rig.subject.kind not in CORRECT
-    ):
+    if record.counterexample is None or not _of_a_known_law(record, rig.subject):
         return record.with_(likely_cause=hint)
     if rig not in _CAUSES:
         _CAUSES[rig] = _causes_of(rig, plan)
@@ -64,6 +60,13 @@ def explained(record: CheckRecord, rig: Rig, plan: Plan) -> CheckRecord:
     words = in_words(causes, {d.id: d.sentence for d in CATALOGUE.values()})
     mine = tuple(table for table in tables if _holder(table) == record.id)
     return record.with_(likely_cause=words, tables=(*record.tables, *mine))
+
+
+def _of_a_known_law(record: CheckRecord, subject: Subject) -> bool:
+    """Whether the catalogue may know what breaks the law, or couples rows or steps."""
+    settings = SETTINGS.values()
+    sampling = subject.kind in CORRECT and not subject.capabilities.greedy
+    return sampling and (record.effect == "law" or record.id in settings)
 
 
 def _holder(table: Table) -> str:

@@ -80,6 +80,10 @@ class _Comparison:
         """Whether the laws differ by more than rounding."""
         return self.surplus > TOLERANCE
 
+    def whole(self) -> bool:
+        """Whether what was not followed is no more than rounding."""
+        return float(self.law.unfollowed) <= TOLERANCE
+
     def where(self) -> str:
         """The outcomes that differ, both laws side by side."""
         cells = sorted(
@@ -110,9 +114,9 @@ class _Search:
         if case.key in self.faults:  # a replay must end as the first time did
             raise self.faults[case.key]
         if case.key not in self.done:
-            left = max(self.session.limit - self.session.elapsed, 1.0)
-            try:
-                law = self._follow(case, left)
+            left = self.session.limit - self.session.elapsed
+            try:  # an input with branches without end leaves time for the others
+                law = self._follow(case, max(left / 4, 1.0))
             except (SubjectFault, Unfollowed) as fault:
                 self.faults[case.key] = fault
                 raise
@@ -128,6 +132,11 @@ class _Search:
             # It may be compiled code: what it does with given uniforms can be asked.
             seed = self.session.seed(case, "probes")
             return injected_step_law(self.session.rig, case, seed=seed)
+
+    @property
+    def whole(self) -> list[_Comparison]:
+        """Cases that were followed to the end."""
+        return [found for found in self.done.values() if found.whole()]
 
     def violates(self, case: Case) -> bool:
         """Whether the law is broken on a case; with no time left, it was not tried."""
@@ -242,9 +251,9 @@ def _judge(
     planned = len(named) + (_examples(session) if search else 0)
     common = Finding(
         "pass",
-        examples=len(found.done),
+        examples=len(found.whole),
         examples_planned=planned,
-        tv_upper=max((c.distance for c in found.done.values()), default=0.0),
+        tv_upper=max((c.distance for c in found.whole), default=0.0),
         observations=tuple(_boundaries(found)),
     )
     if wrong:
@@ -268,22 +277,24 @@ def _examples(session: Session) -> int:
 
 
 def _passed(found: _Search, common: Finding) -> Finding:
-    cut = max(found.done.values(), key=lambda c: c.law.unfollowed, default=None)
-    if cut is None:
+    if not found.done:
         return replace(common, status="skipped", reason="no input fits the subject")
-    branches = sum(c.law.branches for c in found.done.values())
-    if float(cut.law.unfollowed) > TOLERANCE:
-        reason = (
-            f"{cut.law.branches} branches were followed on an input, and probability "
-            f"{float(cut.law.unfollowed):.3g} was not reached; allow more time with "
-            "--max-seconds"
-        )
+    cut = max(found.done.values(), key=lambda c: c.law.unfollowed)
+    short = (
+        f"{cut.law.branches} branches were followed on an input, and probability "
+        f"{float(cut.law.unfollowed):.3g} was not reached"
+    )
+    if not found.whole:
+        reason = f"{short}; allow more time with --max-seconds"
         return replace(common, status="inconclusive", reason=reason)
-    words = f"{branches} branches were followed on {len(found.done)} inputs"
+    branches = sum(c.law.branches for c in found.whole)
+    words = [f"{branches} branches were followed on {len(found.whole)} inputs"]
+    if left := len(found.done) - len(found.whole):
+        words.append(f"{left} inputs have too many branches for the time: {short}")
     return replace(
         common,
         detectable_tv=TOLERANCE,
-        observations=(words, *common.observations),
+        observations=(*words, *common.observations),
     )
 
 

@@ -2,8 +2,8 @@
 """Laws of all defects on the inputs of a diagnosis: what ``defects/laws.json`` holds.
 
 ``python -m specverify.checks.known_laws`` computes them again, by following each defect
-exactly, one row at a time. A defect that shows in batches or loops only is drawn instead,
-200,000 times on each input; so is what cannot be followed (noise shared with the drafter).
+exactly, one row at a time. What it does in batches and loops is drawn, 200,000 times each;
+so is everything where that differs, or cannot be followed (noise shared with the drafter).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, Final
 import torch
 
 from specverify import defects
-from specverify.checks.observations import correct_laws, observe, single_cases
+from specverify.checks.observations import in_settings, observe, single_cases
 from specverify.defects.catalogue import CATALOGUE
-from specverify.defects.diagnosis import Laws, apart
+from specverify.defects.diagnosis import Laws, Observations, apart
 from specverify.defects.laws import FILE, Law, key_of, label, packed
 from specverify.exact.stepping import step_law
 from specverify.exact.variables import Unfollowed
@@ -35,17 +35,13 @@ _SHOWN: Final = 0.03
 
 
 def known_laws(id_: str) -> dict[str, Law]:
-    """Laws of one defect, by input; those that single rows do not show where needed."""
+    """Laws of one defect, by input."""
     torch.set_num_threads(1)
-    subject = CATALOGUE[id_].subject()
-    correct = correct_laws(subject)
     single = _followed(id_)
-    seen = _drawn(id_, _FEW)
-    if single and not _differs(seen, single):
-        shown = _differs(single, correct)
-        if shown or not _differs(seen, correct):
-            return single
-    return _drawn(id_, _MANY)
+    drawn = _drawn(id_, _FEW)
+    if not single or _differs(drawn, single):
+        return _drawn(id_, _MANY)
+    return single | _shares(in_settings(Rig(CATALOGUE[id_].subject()), 0, rows=_MANY))
 
 
 def _followed(id_: str) -> dict[str, Law]:
@@ -66,7 +62,10 @@ def _followed(id_: str) -> dict[str, Law]:
 def _drawn(id_: str, rows: int) -> dict[str, Law]:
     """Shares in many draws."""
     rig = Rig(CATALOGUE[id_].subject())
-    observed = observe(rig, 0, rows=rows, seconds=_SECONDS)
+    return _shares(observe(rig, 0, rows=rows, seconds=_SECONDS))
+
+
+def _shares(observed: Observations) -> dict[str, Law]:
     return {
         name: {cell: n / sum(counts.values()) for cell, n in counts.items() if n}
         for name, counts in observed.items()

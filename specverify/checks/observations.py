@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -74,11 +75,7 @@ def settings(subject: Subject) -> dict[str, Tabulation]:
 
 
 def observe(
-    rig: Rig,
-    seed: int,
-    *,
-    rows: int = _ROWS,
-    seconds: float = _SECONDS,
+    rig: Rig, seed: int, *, rows: int = _ROWS, seconds: float = _SECONDS
 ) -> Observations:
     """Count emitted tokens on each input, as many rows as the time allows.
 
@@ -91,13 +88,20 @@ def observe(
             if rig.subject.capabilities.allows(getattr(case, "n", case.k)):
                 own = derive_seed(seed, "diagnosis", case.key)
                 observed[name] = _emitted(rig, case, rows, own, deadline)
-        for name, tabulation in settings(rig.subject).items():
-            own = derive_seed(seed, "diagnosis", name)
-            if time.monotonic() < deadline:
-                observed[name] = _counted(rig, tabulation, rows, own, deadline)
+        return observed | in_settings(rig, seed, rows=rows, deadline=deadline)
     except SubjectFault:
         return {}
-    return observed
+
+
+def in_settings(
+    rig: Rig, seed: int, *, rows: int, deadline: float = math.inf
+) -> dict[str, Mapping[str, int]]:
+    """Count what comes out of batches and loops."""
+    return {
+        name: _counted(rig, found, rows, derive_seed(seed, "diagnosis", name), deadline)
+        for name, found in settings(rig.subject).items()
+        if time.monotonic() < deadline
+    }
 
 
 def _emitted(

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -15,6 +16,7 @@ from specverify.checks.registry import Check, checks_for
 from specverify.checks.run import make_rig, run_check
 from specverify.defects.catalogue import CATALOGUE, CONTROLS, FAMILIES
 from specverify.defects.entry import Defect
+from specverify.errors import UsageError, nearest
 from specverify.evidence.records import Status
 
 Outcome = Literal["caught", "passed", "inconclusive", "none"]
@@ -43,7 +45,7 @@ _ORDER: Final = (
     "draft-lengths",
 )
 _CONTROL_CHECKS: Final = ("output-contract", "inputs-unchanged", "joint-law", "support")
-_EACH: Final = 2
+_EACH: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,35 +85,67 @@ class Trial:
         return self.outcome == ("passed" if self.defect.effect == "none" else "caught")
 
 
-def chosen() -> list[Defect]:
-    """A few defects of each family, those with the smallest bias left out, and controls."""
+def chosen(pattern: str | None = None) -> list[Defect]:
+    """Entries whose id matches a glob pattern.
+
+    By default a few defects of each family, those with the largest bias, and all controls.
+
+    Raises
+    ------
+    UsageError
+        Nothing matches.
+    """
+    every = {**CATALOGUE, **CONTROLS}
+    if pattern:
+        found = [d for id_, d in every.items() if fnmatch.fnmatchcase(id_, pattern)]
+        if not found:
+            hint = nearest(pattern, every)
+            msg = (
+                f"no entry of the catalogue is called {pattern!r}{hint} "
+                "specverify list --defects prints them"
+            )
+            raise UsageError(msg)
+        return found
     picked: list[Defect] = []
     for family in FAMILIES:
         mine = [d for d in CATALOGUE.values() if d.family == family]
         mine.sort(key=lambda d: -d.bias)
-        picked += mine[: _EACH + 1]
+        picked += mine[:_EACH]
     return [*picked, *CONTROLS.values()]
 
 
 def selftest(
-    defects: list[Defect] | None = None,
-    listener: Callable[[Trial], None] = lambda trial: None,
+    defects: Sequence[Defect], listener: Callable[[Trial], None] = lambda trial: None
 ) -> list[Trial]:
     """Try to catch each defect, and to let each control through.
 
     Parameters
     ----------
     defects
-        Entries of the catalogue; a choice from every family by default.
+        Entries of the catalogue, see `chosen`.
     listener
         Hears each trial.
     """
     torch.set_num_threads(1)
     trials, plan = [], make_plan("quick", max_seconds=600)
-    for defect in chosen() if defects is None else defects:
+    for defect in defects:
         trials.append(try_defect(defect, _checks(defect), plan))
         listener(trials[-1])
     return trials
+
+
+def tally(trials: Sequence[Trial]) -> str:
+    """What came of all trials, in a line."""
+    defects = [trial for trial in trials if trial.defect.effect != "none"]
+    controls = [trial for trial in trials if trial.defect.effect == "none"]
+    caught = sum(trial.outcome == "caught" for trial in defects)
+    flagged = sum(trial.outcome == "caught" for trial in controls)
+    undecided = sum(trial.outcome in ("inconclusive", "none") for trial in trials)
+    line = (
+        f"caught {caught} of {len(defects)} defects, flagged {flagged} of "
+        f"{len(controls)} correct forms"
+    )
+    return f"{line}; {undecided} not decided" if undecided else line
 
 
 def try_defect(defect: Defect, checks: Iterable[Check], plan: Plan) -> Trial:

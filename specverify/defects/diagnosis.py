@@ -2,9 +2,10 @@
 """Which known defect explains what was observed, by likelihood.
 
 Counts of emitted tokens on a few inputs are put beside the law of every catalogued defect
-and, as an alternative, beside "none of them": a law that is not known, with a Dirichlet
-prior. A known defect wins if it explains the counts better than a law fitted to them would
-deserve to; a new one wins against all known ones as soon as the draws tell it apart.
+and, as an alternative, beside "none of them": a defect that shows on some of the inputs,
+with a law that is not known and has a Dirichlet prior. That prior is one on simplicity: a
+known defect, which has nothing to fit, wins if it explains the counts better than a fitted
+law would deserve to; a new one wins as soon as the draws tell it apart from all known ones.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 from scipy.special import gammaln
 
 #: Counts of emitted tokens by label, for each input by name.
@@ -82,7 +84,7 @@ def diagnose(
     }
     groups = _grouped({**shown, "lossless": lossless}, observed)
     unknown = {
-        name: _log_unknown(counts, _cells(name, counts, known, lossless))
+        name: _log_novel(counts, lossless[name], _cells(name, counts, known, lossless))
         for name, counts in observed.items()
     }
     share = math.log((1 - _UNKNOWN) / max(len(groups), 1))
@@ -158,14 +160,17 @@ def _log_likelihood(
     observed: Observations, laws: Laws, unknown: Mapping[str, float]
 ) -> float:
     return sum(
-        sum(
-            count * math.log(max(laws[name].get(cell, 0.0), _FLOOR))
-            for cell, count in counts.items()
-            if count
-        )
-        if name in laws
-        else unknown[name]
+        _log_of(counts, laws[name]) if name in laws else unknown[name]
         for name, counts in observed.items()
+    )
+
+
+def _log_of(counts: Mapping[str, int], law: Mapping[str, float]) -> float:
+    """Likelihood of counts under a law."""
+    return sum(
+        count * math.log(max(law.get(cell, 0.0), _FLOOR))
+        for cell, count in counts.items()
+        if count
     )
 
 
@@ -177,13 +182,19 @@ def _cells(
     return len({*counts, *(cell for law in laws for cell in law)})
 
 
-def _log_unknown(counts: Mapping[str, int], cells: int) -> float:
-    """Marginal likelihood of counts under a law that nobody knows."""
+def _log_novel(
+    counts: Mapping[str, int], lossless: Mapping[str, float], cells: int
+) -> float:
+    """Likelihood under a defect that nobody knows: it shows on this input, or does not.
+
+    Where it shows, any law may come; the prior is Dirichlet's.
+    """
     prior, n = _PRIOR * cells, sum(counts.values())
-    total = float(gammaln(prior) - gammaln(prior + n))
-    return total + sum(
+    shows = float(gammaln(prior) - gammaln(prior + n))
+    shows += sum(
         float(gammaln(_PRIOR + count) - gammaln(_PRIOR)) for count in counts.values()
     )
+    return float(np.logaddexp(shows, _log_of(counts, lossless))) - math.log(2)
 
 
 def _distance(observed: Observations, laws: Laws) -> float:
