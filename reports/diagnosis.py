@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent / "diagnosis"
 NONE = "none of the known"
 #: Total variation below which a defect is struck out together with the one in question.
-TWINS = 0.004
+TWINS = 0.012
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ BAD = {
     one_past: ("output-contract", "it emitted token 2 at row 0, position 0; the voca"),
     other_padding: ("output-contract", "it emitted token -2"),
     with_a_hole: ("joint-law", "it put 0 behind a -1"),
-    without_tokens: ("output-contract", "row 0 emits 0 tokens; due are 1 to 1"),
+    without_tokens: ("output-contract", "row 0 has no drafts and emits nothing"),
     counts_too_many: ("output-contract", "row 0 emits 2 tokens; due are 1 to 1"),
     changes_p: ("inputs-unchanged", "it changed target_probs in place"),
     changes_q: ("inputs-unchanged", "it changed draft_probs in place"),
@@ -560,3 +560,25 @@ def test_a_subject_that_changes_its_inputs_is_not_blamed_for_its_randomness(func
     run = run_checks(subject(function), PLAN, pattern="randomness")
 
     assert run["randomness"].status == "pass"
+
+
+def without_bonus(ids, q, p, *, generator):
+    output = verify(ids, q, p, generator=generator)
+    every = (output[:, :-1] == ids).all(dim=1, keepdim=True)
+    last = torch.arange(output.shape[1]) == ids.shape[1]
+    return output.masked_fill(every & last, -1)
+
+
+def test_a_missing_bonus_token_is_named():
+    found = run_checks(subject(without_bonus), HASTY, pattern="output-contract")
+
+    assert "the bonus token is missing" in found["output-contract"].reason
+    assert found["output-contract"].likely_cause.startswith("bonus-missing: ")
+
+
+def test_a_bonus_law_that_is_never_seen_says_what_that_may_mean():
+    verifier = subject(without_bonus, min_draft_tokens=1)
+    found = run_checks(verifier, HASTY, pattern="bonus-law")
+
+    assert found["bonus-law"].status == "skipped"
+    assert "bonus=False" in found["bonus-law"].reason

@@ -86,6 +86,7 @@ CHECK = {
     "numerics-one-draws-last-id": "support",
     "numerics-one-leaves-vocab": "support",
     "layout-padding-drawn": "vocab-padding",
+    "bonus-missing": "output-contract",
     "layout-answer-int32": "output-contract",
     "layout-answer-too-short": "output-contract",
     "layout-answer-padding": "output-contract",

@@ -16,10 +16,12 @@ import pytest
 import torch
 
 from specverify.checks import tabulate
+from specverify.checks.judge import judge_law
 from specverify.checks.plan import make_plan
 from specverify.checks.run import make_rig, run_checks
 from specverify.checks.search import LawSearch, find_smallest
 from specverify.checks.session import Session
+from specverify.defects import CONTROLS
 from specverify.errors import UsageError
 from specverify.inputs import strategies, witnesses
 from specverify.inputs.cases import Case
@@ -283,3 +285,37 @@ def test_the_order_of_the_checks_does_not_depend_on_what_was_imported_first():
     )
 
     assert done.stdout.strip() == "output-contract"
+
+
+# Without inputs
+
+
+def test_a_check_without_an_input_for_the_subject_is_skipped():
+    """Three distinct siblings do not fit where q has two tokens."""
+    run_ = run(CONTROLS["tree-distinct-siblings-add-up"].subject(), "disjoint-supports")
+
+    assert run_["disjoint-supports"].status == "skipped"
+    assert run_["disjoint-supports"].reason == "no input of this check fits the subject"
+
+
+def test_a_check_of_generated_inputs_only_is_skipped_where_none_is_asked_for():
+    plan = make_plan("quick", max_seconds=600, examples=0)
+    session = Session(make_rig(CORRECT, plan), plan, "x", SHARE, 600, 600)
+    finding = judge_law(session, tabulate.joint, [], strategies.cases())
+
+    assert finding.status == "skipped"
+
+
+def test_a_law_whose_condition_never_comes_true_is_given_up_soon():
+    def never(case):
+        tabulation = tabulate.joint(case)
+        return replace(
+            tabulation, count=lambda rig, rows, seed: drawn.append(rows) or 0
+        )
+
+    drawn = []
+    session = Session(make_rig(CORRECT, PLAN), PLAN, "x", SHARE, 600, 600)
+    finding = judge_law(session, never, [witnesses.W])
+
+    assert finding.status == "skipped"
+    assert len(drawn) == 2

@@ -14,6 +14,7 @@ from specverify.defects.diagnosis import Cause, diagnose, in_words
 from specverify.defects.laws import key_of, load
 from specverify.errors import EvidenceError
 from specverify.evidence.records import CheckRecord, Evidence, Table
+from specverify.subjects.answers import NO_BONUS
 from specverify.subjects.protocol import Subject
 from specverify.subjects.rig import Rig
 
@@ -50,6 +51,8 @@ def explained(record: CheckRecord, rig: Rig, plan: Plan) -> CheckRecord:
     if record.status != "violation" or record.likely_cause:
         return record
     hint = _HINTS.get(record.id)
+    if NO_BONUS in (record.reason or ""):
+        hint = f"bonus-missing: {CATALOGUE['bonus-missing'].sentence}"
     if record.counterexample is None or not _of_a_known_law(record, rig.subject):
         return record.with_(likely_cause=hint)
     if rig not in _CAUSES:

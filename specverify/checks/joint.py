@@ -109,7 +109,15 @@ def support(session: Session) -> Finding:
 def bonus_law(session: Session) -> Finding:
     """Models that depend on the position only and agree on every drafted one."""
     named = allowed(session, [witnesses.B1, witnesses.B2])
-    return judge_law(session, tabulate.bonus, named, _agreeing(session))
+    finding = judge_law(session, tabulate.bonus, named, _agreeing(session))
+    if finding.status == "skipped":
+        reason = (
+            "no step emitted k + 1 tokens: either all drafts were never accepted, or the "
+            "bonus token is missing (where the engine draws it elsewhere, "
+            "specverify.subject(fn, bonus=False) says so)"
+        )
+        return replace(finding, reason=reason)
+    return finding
 
 
 @check(

@@ -58,11 +58,13 @@ def judge_law(
         only a coarser resolution than promised.
     """
     session.rig.refuse_if_hung()
+    planned = len(witnesses) + (session.plan.examples if strategy is not None else 0)
+    if not planned:
+        return Finding("skipped", reason="no input of this check fits the subject")
     search = LawSearch(session, tabulate)
     smallest = search.run(witnesses, strategy)
     # A generated input that time cut short counts as not tried; a named one is promised.
     done = [e for e in search.evaluations.values() if e.case.name or not e.cut]
-    planned = len(witnesses) + (session.plan.examples if strategy is not None else 0)
     common = Finding(
         status="pass",
         samples=sum(e.samples for e in done),

@@ -195,7 +195,7 @@ class LawSearch:
         for size in [look for look in test.looks() if look < goal] + [goal]:
             counts = self._grow(case, tabulation, counts, size)
             decision = test.decide(counts)
-            if decision.outcome != "continue" or self._late:
+            if decision.outcome != "continue" or self._late or not counts.any():
                 break
         return Evaluation(
             case=case,
@@ -265,6 +265,8 @@ class LawSearch:
                 break
             seed = self.session.seed(case, f"goal {goal}, redraw {redraw}")
             counts = counts + tabulation.count(self.session.rig, rows, seed)
+            if redraw and not counts.any():
+                break  # what it is conditional on does not happen
             rate = max((int(counts.sum()) - have) / rows, 0.01)
         return counts
 

@@ -16,6 +16,7 @@ from specverify.defects.verifier import (
     cut,
     from_cdf,
     positive_part,
+    up_to_rejection,
 )
 from specverify.inputs import witnesses
 from specverify.inputs.cases import Case
@@ -97,6 +98,14 @@ def _length(accepted: Tensor) -> Tensor:
 def _capped(ids: Tensor, tokens: Tensor, accepted: Tensor) -> Tensor:
     """The cap leaves out the last draft; its residual stands behind the others."""
     return cut(ids, tokens, _length(accepted).clamp_max(max(ids.shape[1] - 1, 0)))
+
+
+def _no_bonus(ids: Tensor, tokens: Tensor, accepted: Tensor) -> Tensor:
+    output = up_to_rejection(ids, tokens, accepted)
+    every = accepted.all(dim=1)
+    return torch.cat(
+        [output[:, :-1], output[:, -1:].masked_fill(every[:, None], -1)], 1
+    )
 
 
 def _again(ids: Tensor, tokens: Tensor, accepted: Tensor) -> Tensor:
@@ -203,6 +212,16 @@ DEFECTS: Final = (
         shown_on=witnesses.B1,
         bias=0.3,
         blind_on="one-hot last rows",
+    ),
+    Defect(
+        id="bonus-missing",
+        sentence="When all drafts are accepted no bonus token comes.",
+        sources=("mlc-ai/mlc-llm#2206", "vllm-project/vllm#5765"),
+        make=lambda: Verifier(writes=_no_bonus),
+        shown_on=witnesses.P2.with_(k=0),
+        bias=0.0,
+        blind_on="drafts that are never all accepted; the law is kept",
+        effect="contract",
     ),
     Defect(
         id="bonus-after-rejection",

@@ -28,7 +28,7 @@ _FLOOR: Final = 1e-7
 #: Total variation from the correct law below which a defect does not show here.
 _INDISTINCT: Final = 0.01
 #: Total variation below which two defects have one law, for some thousand draws.
-_SAME: Final = 0.004
+_SAME: Final = 0.012
 #: Smallest weight of a cause that is mentioned.
 _MENTIONED: Final = 0.05
 #: Prior of "none of the known ones", shared with all known ones together.

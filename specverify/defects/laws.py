@@ -15,7 +15,8 @@ from specverify.laws.distributions import Prefix
 Law = dict[str, float]
 
 FILE: Final = "laws.json"
-_UNIT: Final = 1_000_000
+#: Masses are kept as whole numbers of this part of 1.
+_PARTS: Final = 100_000
 
 
 def key_of(kind: str, declared: Mapping[str, Any]) -> str:
@@ -42,13 +43,13 @@ def label(tokens: Prefix) -> str:
 
 
 def packed(laws: Mapping[str, Law]) -> dict[str, Any]:
-    """Laws by defect, as labels and millionths."""
+    """Laws by defect, as labels and whole numbers."""
     labels = sorted({cell for law in laws.values() for cell in law})
     rows = {
-        id_: [round(law.get(cell, 0.0) * _UNIT) for cell in labels]
+        id_: [round(law.get(cell, 0.0) * _PARTS) for cell in labels]
         for id_, law in laws.items()
     }
-    return {"labels": labels, "millionths": rows}
+    return {"labels": labels, "masses": rows}
 
 
 @cache
@@ -58,9 +59,9 @@ def load() -> dict[str, dict[str, dict[str, Law]]]:
     laws: dict[str, dict[str, dict[str, Law]]] = {}
     for key, inputs in json.loads(text).items():
         for name, kept in inputs.items():
-            for id_, row in kept["millionths"].items():
+            for id_, row in kept["masses"].items():
                 law = zip(kept["labels"], row, strict=True)
                 laws.setdefault(key, {}).setdefault(id_, {})[name] = {
-                    cell: mass / _UNIT for cell, mass in law if mass
+                    cell: mass / _PARTS for cell, mass in law if mass
                 }
     return laws

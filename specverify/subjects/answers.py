@@ -26,6 +26,12 @@ _FORMS: Final = {
     "multidraft": "[batch]",
 }
 
+#: Said where the one token that is due behind no drafts, or behind all of them, is missing.
+NO_BONUS: Final = (
+    "the bonus token is missing (where the engine draws it elsewhere, "
+    "specverify.subject(fn, bonus=False) says so)"
+)
+
 
 def receive(raw: Any, inputs: Inputs, subject: Subject) -> Answer:
     """Check what one call returned, as far as that needs no value.
@@ -136,6 +142,8 @@ def _read_path(
             f"row {row} emits {emitted[row]} tokens; due are {least} to {slots}: "
             "accepted drafts and one recovered or bonus token"
         )
+        if slots == 1 and emitted[row] == 0:
+            msg = f"row {row} has no drafts and emits nothing: {NO_BONUS}"
         raise SubjectFault(msg)
     live = np.arange(slots) < emitted[:, None]  # [batch, emits]
     _check_range(ids, live, inputs)
