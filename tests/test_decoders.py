@@ -12,10 +12,12 @@ from specverify.defects import DECODER_CONTROLS, DECODERS
 from specverify.defects.decoder import Decoder
 from specverify.defects.requests import Request, due_law
 from specverify.exact.generating import generation_law
+from specverify.inputs import witnesses
 from specverify.inputs.generation import G2, G2_PAIR, G3, Generation
 from specverify.inputs.models import ToyModel
 from specverify.laws.distributions import law_distance
 from specverify.statistics.assertions import assert_follows_law
+from specverify.subjects.faults import SubjectFault
 from specverify.subjects.networks import ToyNetwork
 
 LAWS = [id_ for id_, d in DECODERS.items() if d.effect == "law"]
@@ -39,56 +41,64 @@ APART = Generation(
     prompts=((0,),),
     max_new_tokens=3,
 )
+#: Models that do not look back, and that look back one token only.
 FORGETFUL = replace(
     G2,
     target=ToyModel.from_positions([(".3", ".7")]),
     draft=ToyModel.from_positions([(".6", ".4")]),
 )
+ONE_BACK = replace(G2, target=witnesses.P2.target, draft=witnesses.P2.draft)
+DRAFT_FORGETS = replace(G2, draft=FORGETFUL.draft)
+SAME_OF_THREE = replace(G3, draft=G3.target)
 ONE_ROW = replace(G2_PAIR, prompts=((0, 1),))
+TOGETHER = replace(G2_PAIR, prompts=((0, 1), (0, 1)), target=G2.target.greedy())
 CERTAIN = replace(G2, target=G2.target.greedy())
 CERTAIN_DRAFTS = replace(G2, draft=G2.draft.greedy())
 LIKELY_DRAFTS = replace(G3, draft=G3.draft.greedy())
-#: Inputs on which a defect has no bias.
+#: A prompt that holds every token.
+ALL_SEEN = replace(G3, prompts=((0, 1, 2),))
+#: Inputs on which a defect has no bias, one for each clause that says what hides it.
 BLIND = {
-    "cache-keeps-rejected": SAME,
-    "cache-rolled-back-too-far": SAME,
-    "cache-rolled-back-by-count-before": ONE_TOKEN,
-    "cache-rolled-back-in-common": ONE_ROW,
-    "cache-filtered-by-prefix": ONE_ROW,
-    "cache-ring-overwritten": SAME,
-    "cache-reads-last-draft-twice": FORGETFUL,
-    "positions-one-early": FORGETFUL,
-    "positions-count-rejected": SAME,
-    "drafts-of-step-before": ONE_TOKEN,
-    "draft-laws-of-step-before": FORGETFUL,
-    "drafts-argmax-declared-as-drawn": CERTAIN_DRAFTS,
-    "drafts-without-temperature": CERTAIN_DRAFTS,
-    "drafts-dropped-by-value": CERTAIN_DRAFTS,
-    "uniforms-of-step-before": ONE_TOKEN,
-    "uniforms-of-other-row": ONE_ROW,
-    "uniforms-of-drafts": CERTAIN_DRAFTS,
-    "loop-temperature-on-bonus-only": CERTAIN,
-    "loop-temperature-not-on-bonus": APART,
-    "loop-greedy": CERTAIN,
-    "loop-penalty-not-on-drafts": CERTAIN,
-    "loop-penalty-forgets-drafts": APART,
-    "loop-penalty-keeps-rejected": ONE_TOKEN_OF_THREE,
-    "loop-penalty-a-step-late": ONE_TOKEN_OF_THREE,
-    "grammar-state-of-first-row": ONE_TOKEN_OF_THREE,
-    "grammar-not-on-bonus": ONE_TOKEN_OF_THREE,
-    "grammar-keeps-rejected": ONE_TOKEN_OF_THREE,
-    "grammar-along-likeliest": LIKELY_DRAFTS,
-    "grammar-state-of-first-text": ONE_ROW,
-    "min-tokens-on-first-row-only": ONE_TOKEN_OF_THREE,
-    "stop-at-last-of-run-only": ONE_TOKEN,
-    "stop-after-cap": ONE_TOKEN,
-    "stop-sequence-split-over-steps": ONE_TOKEN,
-    "stop-first-listed-wins": ONE_TOKEN,
-    "stop-ends-whole-batch": ONE_ROW,
-    "cap-taken-for-rejection": APART,
-    "run-loses-recovered": SAME,
-    "run-repeats-accepted": APART,
+    "cache-keeps-rejected": [ONE_TOKEN, SAME, ONE_BACK],
+    "cache-rolled-back-too-far": [ONE_TOKEN, SAME],
+    "cache-rolled-back-by-count-before": [ONE_TOKEN, G2.longer(2)],
+    "cache-rolled-back-in-common": [ONE_ROW],
+    "cache-filtered-by-prefix": [ONE_ROW, TOGETHER],
+    "cache-ring-overwritten": [SAME],
+    "cache-reads-last-draft-twice": [ONE_BACK],
+    "positions-one-early": [FORGETFUL],
+    "positions-count-rejected": [ONE_TOKEN, SAME],
+    "drafts-of-step-before": [ONE_TOKEN],
+    "draft-laws-of-step-before": [ONE_TOKEN, DRAFT_FORGETS],
+    "drafts-argmax-declared-as-drawn": [CERTAIN_DRAFTS],
+    "drafts-declared-without-temperature": [CERTAIN_DRAFTS],
+    "drafts-dropped-by-value": [CERTAIN_DRAFTS],
+    "uniforms-of-first-step": [ONE_TOKEN],
+    "uniforms-of-other-row": [ONE_ROW],
+    "uniforms-of-drafts": [CERTAIN_DRAFTS],
+    "loop-temperature-on-bonus-only": [CERTAIN],
+    "loop-temperature-not-on-bonus": [APART],
+    "loop-greedy": [CERTAIN],
+    "loop-penalty-not-on-drafts": [ALL_SEEN],
+    "loop-penalty-forgets-drafts": [APART, ALL_SEEN],
+    "loop-penalty-keeps-rejected": [ONE_TOKEN_OF_THREE, ALL_SEEN],
+    "loop-penalty-a-step-late": [ONE_TOKEN_OF_THREE, ALL_SEEN],
+    "grammar-state-of-first-row": [ONE_TOKEN_OF_THREE],
+    "grammar-not-on-bonus": [ONE_TOKEN_OF_THREE],
+    "grammar-keeps-rejected": [ONE_TOKEN_OF_THREE, SAME_OF_THREE],
+    "grammar-along-likeliest": [LIKELY_DRAFTS],
+    "grammar-state-of-first-text": [ONE_ROW],
+    "min-tokens-on-first-row-only": [ONE_TOKEN_OF_THREE],
+    "stop-at-last-of-run-only": [ONE_TOKEN],
+    "stop-after-cap": [ONE_TOKEN],
+    "stop-sequence-split-over-steps": [ONE_TOKEN],
+    "stop-first-listed-wins": [ONE_TOKEN],
+    "stop-ends-whole-batch": [ONE_ROW],
+    "cap-taken-for-rejection": [APART],
+    "run-loses-recovered": [SAME],
+    "run-repeats-accepted": [APART],
 }
+BLIND_PAIRS = [(id_, case) for id_, cases in BLIND.items() for case in cases]
 
 
 def bias(decoder, request, case):
@@ -162,6 +172,13 @@ def test_no_text_is_longer_than_asked():
     assert max(map(len, drawn(Decoder(), G2, 1000))) == G2.max_new_tokens
 
 
+def test_nothing_is_written_where_nothing_is_asked_for():
+    prompts, networks = torch.tensor(G2.prompts), map(ToyNetwork, (G2.target, G2.draft))
+    ids = Decoder()(*networks, prompts, max_new_tokens=0, generator=torch.Generator())
+
+    assert ids.shape == (1, 0)
+
+
 def test_a_text_ends_behind_the_stop_sequence_and_keeps_it():
     texts = drawn(Decoder(request=Request(stop=((2,),))), G3.longer(6), 1000)
 
@@ -192,11 +209,15 @@ def test_a_decoder_that_only_looks_wrong_is_lossless(id_):
     assert bias(entry.make(), entry.request, entry.shown_on) < 1e-12
 
 
-@pytest.mark.parametrize("id_", LAWS)
-def test_a_blind_input_shows_nothing(id_):
+@pytest.mark.parametrize(("id_", "case"), BLIND_PAIRS)
+def test_a_blind_input_shows_nothing(id_, case):
     entry = DECODERS[id_]
 
-    assert bias(entry.make(), entry.request, BLIND[id_]) < 1e-9
+    assert bias(entry.make(), entry.request, case) < 1e-9
+
+
+def test_every_defect_of_a_law_has_a_blind_input():
+    assert BLIND.keys() == set(LAWS)
 
 
 @pytest.mark.parametrize("id_", DECODERS)
@@ -208,6 +229,37 @@ def test_the_cap_is_exceeded_where_that_is_the_defect():
     texts = drawn(DECODERS["cap-exceeded"].make(), G2, 1000)
 
     assert max(map(len, texts)) > G2.max_new_tokens
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (torch.tensor([[0, -1, 1]]), r"returned \[0, -1, 1\]"),
+        (torch.tensor([[0.0]]), "returned torch.float32"),
+        (torch.tensor([0]), "returned torch.int64"),
+        (torch.tensor([[0], [0]]), "returned 2 rows for 1 prompts"),
+        ([[0]], r"returned \[\[0\]\]"),
+    ],
+)
+def test_an_answer_that_is_no_text_is_a_fault(answer, words):
+    with pytest.raises(SubjectFault, match=words):
+        generation_law(lambda *args, **kwargs: answer, G2)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Decoder(k=0), "k is 0"),
+        (lambda: Request(temperature=0), "temperature is 0"),
+        (
+            lambda: due_law(Request(grammar=((-1, -1),)), G2),
+            r"forbids every token behind \[1, 0\]",
+        ),
+    ],
+)
+def test_what_has_no_law_is_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
 
 
 # --- inputs ---------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def _by_prefix(step: Step, cache: Cache) -> None:
     cache.ids = cache.ids.index_copy(0, going, cache.ids[: len(going)])
 
 
-def _to_text(step: Step, cache: Cache) -> None:
+def to_text(step: Step, cache: Cache) -> None:
     """Keep the slots of the text but for its last token, which the next step reads."""
     cache.used = step.text.length - 1
 
@@ -101,12 +101,12 @@ DEFECTS: Final = (
         make=lambda: Decoder(k=1, rolls_back=_keep_everything),
         shown_on=generation.G2,
         bias=0.12,
-        blind_on="texts that end within two steps, models that look back one token",
+        blind_on="a single step, drafts that are all accepted, models that look back one",
     ),
     DecoderDefect(
         id="cache-rolled-back-too-far",
         sentence="After a rejection one slot too many is given back.",
-        sources=("lablup/mlxcel#994", "ml-explore/mlx-examples#149"),
+        sources=("ml-explore/mlx-examples#149",),
         make=lambda: Decoder(k=1, rolls_back=_one_too_far),
         shown_on=generation.G2,
         bias=0.12,
@@ -154,7 +154,7 @@ DEFECTS: Final = (
     DecoderDefect(
         id="cache-reads-last-draft-twice",
         sentence="Without a bonus token, the last accepted draft is read once more.",
-        sources=("mlc-ai/mlc-llm#2285",),
+        sources=("mutant",),
         make=lambda: Decoder(k=1, writes=_without_bonus),
         shown_on=generation.G2,
         bias=0.0925,
@@ -163,7 +163,7 @@ DEFECTS: Final = (
     DecoderDefect(
         id="positions-one-early",
         sentence="Each row of the target is read one position early.",
-        sources=("openvinotoolkit/openvino.genai#4190", "vllm-project/vllm#29216"),
+        sources=("vllm-project/vllm#29216",),
         make=lambda: Decoder(k=1, cache=_RowBefore),
         shown_on=generation.G2,
         bias=0.435,
@@ -191,7 +191,7 @@ CONTROLS: Final = (
     DecoderDefect(
         id="control-draft-cache-misses-last",
         sentence="The draft's cache loses a token after each rejection.",
-        sources=("mlc-ai/mlc-llm#2285", "vllm-project/vllm#9730"),
+        sources=("lablup/mlxcel#994",),
         make=lambda: Decoder(k=1, draft_rolls_back=_one_too_far),
         shown_on=generation.G2,
         effect="none",
@@ -203,8 +203,8 @@ CONTROLS: Final = (
         make=lambda: Decoder(
             k=1,
             writes=_without_bonus,
-            rolls_back=_to_text,
-            draft_rolls_back=_to_text,
+            rolls_back=to_text,
+            draft_rolls_back=to_text,
         ),
         shown_on=generation.G2,
         effect="none",

@@ -13,17 +13,17 @@ from torch.nn.functional import one_hot
 
 from specverify.defects.decoder import Decoder, Step, places
 from specverify.defects.entry import DecoderDefect
-from specverify.defects.requests import Context, Request
+from specverify.defects.requests import Known, Request
 from specverify.inputs import generation
 
 #: Asks for something of the rows of a step; the others get `changes` of it.
-Process = Callable[[Request, Tensor, Context], Tensor]
+Process = Callable[[Request, Tensor, Known], Tensor]
 
 
 def _without(*, last: bool, **changes: object) -> Process:
     """Leave settings out, on the last row of a step or on all others."""
 
-    def process(request: Request, logits: Tensor, context: Context) -> Tensor:
+    def process(request: Request, logits: Tensor, context: Known) -> Tensor:
         right = request.probs(logits, context)
         wrong = replace(request, **changes).probs(logits, context)  # type: ignore[arg-type]
         is_last = places(logits) == logits.shape[1] - 1
@@ -32,53 +32,57 @@ def _without(*, last: bool, **changes: object) -> Process:
     return process
 
 
-def _min_tokens_first(request: Request, logits: Tensor, context: Context) -> Tensor:
+def _min_tokens_first(request: Request, logits: Tensor, context: Known) -> Tensor:
     right = request.probs(logits, context)
     wrong = replace(request, min_new_tokens=0).probs(logits, context)
     return torch.cat([right[:, :1], wrong[:, 1:]], dim=1)
 
 
-def _greedy(request: Request, logits: Tensor, context: Context) -> Tensor:
+def _greedy(request: Request, logits: Tensor, context: Known) -> Tensor:
     probs = request.probs(logits, context)
     return one_hot(probs.argmax(dim=-1), probs.shape[-1]).double()
 
 
-def _of_first_row(step: Step, rows: Context) -> Context:
+def _of_first_row(step: Step, rows: Known) -> Known:
     """All rows know what the first one knows: the text, and no drafts."""
-    return Context(
+    return Known(
         rows.seen[:, :1].expand_as(rows.seen),
         rows.state[:, :1].expand_as(rows.state),
         rows.new[:, :1].expand_as(rows.new),
     )
 
 
-def _of_first_text(step: Step, rows: Context) -> Context:
+def _of_first_text(step: Step, rows: Known) -> Known:
     return replace(rows, state=rows.state[:1].expand_as(rows.state))
 
 
-def _by_likeliest(request: Request) -> Callable[[Step, Context], Context]:
+def _by_likeliest(request: Request) -> Callable[[Step, Known], Known]:
     """The grammar goes along the likeliest tokens, not along the drafts."""
 
-    def contexts(step: Step, rows: Context) -> Context:
+    def contexts(step: Step, rows: Known) -> Known:
         likeliest = request.along(step.context, step.q.argmax(dim=-1))
         return replace(rows, state=likeliest.state)
 
     return contexts
 
 
-def _rejected_too(request: Request) -> Callable[[Step, Context], Context]:
+def _rejected_too(request: Request) -> Callable[[Step, Known], Known]:
     """What drafts did to the context stays, whether they were accepted or not."""
 
-    def remembers(step: Step, context: Context) -> Context:
+    def remembers(step: Step, context: Known) -> Known:
         drafted = request.along(step.context, step.ids)
         last = drafted.at(torch.full_like(step.accepted, step.ids.shape[1]))
-        return Context(context.seen | last.seen, last.state, context.new)
+        behind = request.along(last, step.text.last())
+        state = behind.at(torch.ones_like(step.accepted)).state
+        return Known(context.seen | last.seen, state, context.new)
 
     return remembers
 
 
-def _one_step_late(step: Step, context: Context) -> Context:
-    return replace(context, seen=step.context.seen)
+def _one_step_late(step: Step, rows: Known) -> Known:
+    """Tokens of the text before the last step, and the drafts."""
+    before = step if step.before is None else step.before
+    return replace(rows, seen=_PENALTY.along(before.context, step.ids).seen)
 
 
 _COLD: Final = Request(temperature=0.5)
@@ -106,7 +110,7 @@ DEFECTS: Final = (
     DecoderDefect(
         id="loop-temperature-not-on-bonus",
         sentence="The last row of a step is not divided by the temperature.",
-        sources=("mlc-ai/mlc-llm#2940",),
+        sources=("mutant",),
         make=lambda: Decoder(
             k=1, request=_COLD, processes=_without(last=True, temperature=1.0)
         ),
@@ -162,10 +166,10 @@ DEFECTS: Final = (
         id="loop-penalty-a-step-late",
         sentence="Penalties do not see the tokens that the step before has written.",
         sources=("ml-explore/mlx-lm#1157", "mlc-ai/mlc-llm#2949"),
-        make=lambda: Decoder(k=1, request=_PENALTY, remembers=_one_step_late),
+        make=lambda: Decoder(k=1, request=_PENALTY, contexts=_one_step_late),
         shown_on=generation.G3,
         request=_PENALTY,
-        bias=0.111,
+        bias=0.109,
         blind_on="a single step, penalty 0",
     ),
     DecoderDefect(
@@ -197,7 +201,7 @@ DEFECTS: Final = (
         make=lambda: Decoder(k=1, request=_GRAMMAR, remembers=_rejected_too(_GRAMMAR)),
         shown_on=generation.G3,
         request=_GRAMMAR,
-        bias=0.337,
+        bias=0.189,
         blind_on="a single step, drafts that are always accepted",
     ),
     DecoderDefect(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from specverify import core
 from specverify.core.sampling import draw_uniforms, inverse_cdf
 from specverify.core.steps import ChainResult
-from specverify.defects.requests import Context, Request
+from specverify.defects.requests import Known, Request
 
 
 def places(like: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Text:
         ids = prompt_ids.new_zeros(batch, slots)
         ids[:, :n] = prompt_ids
         length = prompt_ids.new_full((batch,), n)
-        return cls(ids, length, n, most, torch.ones_like(length, dtype=torch.bool))
+        return cls(ids, length, n, most, length < n + most)
 
     def last(self, count: int = 1) -> Tensor:
         """The last tokens: [batch, count]; the text has so many."""
@@ -113,8 +113,6 @@ class Text:
     def ends_with(self, sequence: tuple[int, ...]) -> Tensor:
         """Rows whose new tokens end with a sequence: bool [batch]."""
         n = len(sequence)
-        if int(self.length.max()) < n:
-            return torch.zeros_like(self.open)
         back = torch.arange(-n, 0, device=self.ids.device)
         place = (self.length[:, None] + back).clamp_min(0)
         wanted = torch.tensor(sequence, device=self.ids.device)
@@ -139,9 +137,11 @@ class Step:
     context
         Of the request behind the text: one row.
     before
-        The step before it.
+        The step before it; None for the first one.
+    drafted
+        Drafts [batch, k] and their laws [batch, k, vocab], as they were drawn.
     ids, q, p
-        Drafts [batch, k], their laws [batch, k, vocab], the target's [batch, k + 1, vocab].
+        What is verified: drafts, their laws, the target's laws [batch, k + 1, vocab].
     draft_uniforms, uniforms
         Of the drafts [batch, k]; of the tests and the token behind them [batch, k + 1].
     accepted
@@ -149,8 +149,9 @@ class Step:
     """
 
     text: Text
-    context: Context
+    context: Known
     before: Step | None
+    drafted: tuple[Tensor, Tensor] = field(init=False)
     ids: Tensor = field(init=False)
     q: Tensor = field(init=False)
     p: Tensor = field(init=False)
@@ -198,12 +199,16 @@ def roll_back(step: Step, cache: Cache) -> None:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes speculatively; see `specverify.subjects.protocol` for the contract.
+    """Decodes speculatively.
+
+    Called with target, draft and prompts as modules that map ids to logits and int64
+    [batch, n], n >= 1, it returns int64 [batch, <= max_new_tokens]: the tokens behind each
+    prompt, then -1.
 
     Attributes
     ----------
     k
-        Drafts of a step.
+        Drafts of a step, at least one.
     request, draft_request
         Sampling parameters, of the target and of the drafts.
     cache, draft_cache
@@ -215,7 +220,7 @@ class Decoder:
     declares
         Law that is declared of a draft, from the law that it was drawn from.
     proposes
-        Changes the drafts of a step and their laws.
+        Chooses the drafts that are verified, and their laws.
     contexts
         Changes what the target's rows know of the text, from step and rows.
     processes
@@ -227,7 +232,7 @@ class Decoder:
     ends
         Writes the answer into the text, up to its end.
     remembers
-        Context behind the step, from step and what was written.
+        Known behind the step, from step and what was written.
     rolls_back, draft_rolls_back
         Give back slots of the caches behind the step.
     """
@@ -240,16 +245,22 @@ class Decoder:
     uniforms: Callable[[Step, int, torch.Generator], Tensor] = fresh
     draws: Callable[[Tensor, Tensor], Tensor] = from_uniform
     declares: Callable[[Tensor], Tensor] = lambda law: law
-    proposes: Callable[[Step], tuple[Tensor, Tensor]] = lambda s: (s.ids, s.q)
-    contexts: Callable[[Step, Context], Context] = lambda step, rows: rows
-    processes: Callable[[Request, Tensor, Context], Tensor] = Request.probs
+    proposes: Callable[[Step], tuple[Tensor, Tensor]] = lambda step: step.drafted
+    contexts: Callable[[Step, Known], Known] = lambda step, rows: rows
+    processes: Callable[[Request, Tensor, Known], Tensor] = Request.probs
     lengths: Callable[[Step], Tensor | None] = lambda step: None
     verifies: Callable[[Step, Tensor | None], ChainResult] = token_by_token
     writes: Callable[[Step, Tensor], Tensor] = lambda step, output: output
     ends: Callable[[Text, Tensor, Request], None] = up_to_the_end
-    remembers: Callable[[Step, Context], Context] = lambda step, context: context
+    remembers: Callable[[Step, Known], Known] = lambda step, context: context
     rolls_back: Callable[[Step, Cache], None] = roll_back
     draft_rolls_back: Callable[[Step, Cache], None] = roll_back
+
+    def __post_init__(self) -> None:
+        """Refuse a decoder that drafts nothing."""
+        if self.k < 1:
+            msg = f"k is {self.k}; allowed is 1 or more"
+            raise ValueError(msg)
 
     def __call__(
         self,
@@ -279,6 +290,8 @@ class Decoder:
         self, step: Step, big: Cache, small: Cache, generator: torch.Generator
     ) -> Step:
         text = step.text
+        if step.before is not None:
+            step.before.before = None  # parts look back one step, not at all of them
         self._draft(step, small, generator)
         step.ids, step.q = self.proposes(step)
         logits = big.read(torch.cat([text.last(), step.ids], dim=1))
@@ -307,4 +320,4 @@ class Decoder:
             token = ids[-1][:, None]
             context = request.along(context, token).at(torch.ones_like(ids[-1]))
         cache.read(token)
-        step.ids, step.q = torch.stack(ids, dim=1), torch.stack(laws, dim=1)
+        step.drafted = torch.stack(ids, dim=1), torch.stack(laws, dim=1)

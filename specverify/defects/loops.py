@@ -20,12 +20,12 @@ from specverify.inputs import generation
 
 def _drafts_before(step: Step) -> tuple[Tensor, Tensor]:
     before = step if step.before is None else step.before
-    return before.ids, step.q
+    return before.drafted[0], step.drafted[1]
 
 
 def _laws_before(step: Step) -> tuple[Tensor, Tensor]:
     before = step if step.before is None else step.before
-    return step.ids, before.q
+    return step.drafted[0], before.drafted[1]
 
 
 def _argmax(law: Tensor, u: Tensor) -> Tensor:
@@ -97,18 +97,15 @@ DEFECTS: Final = (
         blind_on="draft models that are certain",
     ),
     DecoderDefect(
-        id="drafts-without-temperature",
-        sentence="Drafts are drawn at temperature 1 and declared at the request's.",
-        sources=("z-lab/dflash#74", "huggingface/transformers#47932"),
+        id="drafts-declared-without-temperature",
+        sentence="Drafts are drawn at the request's temperature and declared at 1.",
+        sources=("huggingface/transformers#47932",),
         make=lambda: Decoder(
-            k=1,
-            request=_COLD,
-            draft_request=Request(),
-            declares=lambda law: powered(law, 2),
+            k=1, request=_COLD, declares=lambda law: powered(law, 0.5)
         ),
         shown_on=generation.G2,
         request=_COLD,
-        bias=0.0431,
+        bias=0.0519,
         blind_on="temperature 1",
     ),
     DecoderDefect(
@@ -121,7 +118,7 @@ DEFECTS: Final = (
         blind_on="drafts that are all likely",
     ),
     DecoderDefect(
-        id="uniforms-of-step-before",
+        id="uniforms-of-first-step",
         sentence="Every step tests with the uniforms of the first: it is seeded anew.",
         sources=("feifeibear/LLMSpeculativeSampling", "NVIDIA/Megatron-LM#5697"),
         make=lambda: Decoder(k=1, uniforms=_again),
@@ -141,7 +138,7 @@ DEFECTS: Final = (
     DecoderDefect(
         id="uniforms-of-drafts",
         sentence="The uniform that drew a draft also tests it.",
-        sources=("vllm-project/vllm#47386", "vllm-project/vllm#54282"),
+        sources=("mutant",),
         make=lambda: Decoder(k=1, uniforms=_of_drafts),
         shown_on=generation.G2,
         bias=0.181,

@@ -19,7 +19,7 @@ from specverify.laws.distributions import Law, Model, Prefix
 
 
 @dataclass(frozen=True)
-class Context:
+class Known:
     """What the rules of a request depend on, for rows of every text.
 
     Attributes
@@ -36,11 +36,11 @@ class Context:
     state: Tensor
     new: Tensor
 
-    def at(self, row: Tensor) -> Context:
+    def at(self, row: Tensor) -> Known:
         """One row of each text: `row` int64 [batch]."""
         row = row[:, None]
         vocab = self.seen.shape[2]
-        return Context(
+        return Known(
             self.seen.gather(1, row[..., None].expand(-1, -1, vocab)),
             self.state.gather(1, row),
             self.new.gather(1, row),
@@ -63,8 +63,8 @@ class Request:
     stop
         Sequences behind which the text ends; it keeps them.
     min_new_tokens
-        So many tokens come before the text may end: stop sequences of one token are
-        forbidden until then.
+        Stop sequences of one token are forbidden until so many tokens have come; longer
+        ones are not.
     """
 
     temperature: float = 1.0
@@ -73,13 +73,19 @@ class Request:
     stop: tuple[Prefix, ...] = ()
     min_new_tokens: int = 0
 
-    def opened(self, prompt_ids: Tensor, vocab: int) -> Context:
-        """Context behind the prompts [batch, n]: one row."""
+    def __post_init__(self) -> None:
+        """Refuse what has no law."""
+        if not self.temperature > 0:
+            msg = f"temperature is {self.temperature}; allowed is more than 0"
+            raise ValueError(msg)
+
+    def opened(self, prompt_ids: Tensor, vocab: int) -> Known:
+        """Known behind the prompts [batch, n]: one row."""
         seen = one_hot(prompt_ids, vocab).sum(dim=1, keepdim=True) > 0
         zero = torch.zeros_like(prompt_ids[:, :1])
-        return Context(seen, zero, zero)
+        return Known(seen, zero, zero)
 
-    def along(self, context: Context, ids: Tensor) -> Context:
+    def along(self, context: Known, ids: Tensor) -> Known:
         """Contexts before and behind each of `ids` [batch, m]: m + 1 rows."""
         rows = [context]
         for token in ids[..., None].unbind(dim=1):  # [batch, 1]
@@ -90,15 +96,15 @@ class Request:
                 behind = table[last.state, token]
                 state = behind.where(behind >= 0, last.state)
             seen = last.seen | (one_hot(token, vocab) > 0)
-            rows.append(Context(seen, state, last.new + 1))
-        return Context(
+            rows.append(Known(seen, state, last.new + 1))
+        return Known(
             *(
                 torch.cat([getattr(row, name) for row in rows], dim=1)
                 for name in ("seen", "state", "new")
             )
         )
 
-    def probs(self, logits: Tensor, context: Context) -> Tensor:
+    def probs(self, logits: Tensor, context: Known) -> Tensor:
         """Law of the next token: float64 [batch, rows, vocab], from logits of one shape."""
         logits = logits.double() - self.presence_penalty * context.seen
         allowed = self._allowed(context) & logits.isfinite()
@@ -107,7 +113,7 @@ class Request:
         logits = (logits / self.temperature).masked_fill(~allowed, -math.inf)
         return logits.softmax(dim=-1)
 
-    def _allowed(self, context: Context) -> Tensor:
+    def _allowed(self, context: Known) -> Tensor:
         allowed = torch.ones_like(context.seen)
         if self.grammar:
             table = torch.tensor(self.grammar, device=allowed.device)
@@ -129,6 +135,9 @@ class Request:
             barred |= bool(self.grammar) and self.grammar[state][token] < 0
             weight = (float(mass) * penalty) ** (1 / self.temperature)
             weights.append(0.0 if barred else weight)
+        if not sum(weights):
+            msg = f"the request forbids every token behind {[*prompt, *new]}"
+            raise ValueError(msg)
         return [weight / sum(weights) for weight in weights]
 
     def ended(self, new: Prefix) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 from specverify.core.residual import residual_weights
 from specverify.core.sampling import inverse_cdf
 from specverify.core.steps import ChainResult
+from specverify.defects.caches import to_text
 from specverify.defects.decoder import (
     Decoder,
     Step,
@@ -215,9 +216,11 @@ DEFECTS: Final = (
         id="run-loses-recovered",
         sentence="Behind accepted drafts, the token that a rejection draws is lost.",
         sources=("openvinotoolkit/openvino.genai#4190", "vllm-project/vllm#8562"),
-        make=lambda: Decoder(writes=_drop_recovered),
+        make=lambda: Decoder(
+            writes=_drop_recovered, rolls_back=to_text, draft_rolls_back=to_text
+        ),
         shown_on=generation.G2,
-        bias=0.0781,
+        bias=0.0645,
         blind_on="one draft a step",
     ),
     DecoderDefect(
@@ -234,7 +237,7 @@ CONTROLS: Final = (
     DecoderDefect(
         id="control-drafts-past-the-end",
         sentence="Drafting and testing go on behind a stop, and what comes is cut.",
-        sources=("vllm-project/vllm#13196",),
+        sources=("mutant",),
         make=lambda: Decoder(request=_EOS),
         shown_on=generation.G2,
         request=_EOS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from specverify.inputs import witnesses
-from specverify.inputs.models import Context, ToyModel
+from specverify.inputs.models import Context, ToyModel, check_one_vocab
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,7 @@ class Generation:
 
     def __post_init__(self) -> None:
         """Refuse what no decoder could be blamed for."""
-        if self.target.vocab != self.draft.vocab:
-            msg = (
-                f"draft has vocab {self.draft.vocab}, target {self.target.vocab}; "
-                "they must agree"
-            )
-            raise ValueError(msg)
+        check_one_vocab(self.target, self.draft)
         lengths = {len(prompt) for prompt in self.prompts}
         if len(lengths) != 1 or 0 in lengths:
             msg = (

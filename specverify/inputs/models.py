@@ -216,6 +216,13 @@ class ToyModel:
         return index
 
 
+def check_one_vocab(target: ToyModel, draft: ToyModel) -> None:
+    """Raise `ValueError` unless both models have one vocabulary."""
+    if target.vocab != draft.vocab:
+        msg = f"draft has vocab {draft.vocab}, target {target.vocab}; they must agree"
+        raise ValueError(msg)
+
+
 def _contexts(groups: int, memory: int) -> Iterator[Context]:
     for length in range(memory + 1):
         yield from itertools.product(range(groups), repeat=length)
