@@ -45,9 +45,10 @@ SVG = {
 class Row:
     """One entry in one profile, seen by the checks of one grade.
 
-    `outcome` is "caught", "passed", "inconclusive", or "none" where no check of the grade
-    applies; `draws` and `seconds`, of CPU time, are of all checks up to the one that
-    caught it.
+    `evidence` is the grade of what was seen: a check that counts may come upon an answer
+    that cannot be, which is a proof. `outcome` is "caught", "passed", "inconclusive", or
+    "none" where no check of the grade applies; `draws` and `seconds`, of CPU time, are of
+    all checks up to the one that caught it.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Row:
     grade: str
     outcome: str
     caught_by: str
+    evidence: str
     draws: int
     seconds: float
 
@@ -81,12 +83,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_entry(id_: str, profile: str, grade: str) -> None:
     """Try one entry and keep the row; a defect that is missed is no failure here."""
-    path = KEPT / f"{id_}.{profile}.{grade}.json"
-    if path.exists():
-        pytest.skip("kept from an earlier run")
-    row = tried(id_, profile, grade)
-    path.write_text(json.dumps(asdict(row)), encoding="utf-8")
+    path = kept(id_, profile, grade)
+    if not path.exists():
+        row = tried(id_, profile, grade)
+        begun = path.with_suffix(".begun")  # what is kept is whole
+        begun.write_text(json.dumps(asdict(row)), encoding="utf-8")
+        begun.replace(path)
+    row = read(path)
     assert row.effect != "none" or row.outcome != "caught", "a correct form was flagged"
+
+
+def kept(id_: str, profile: str, grade: str) -> Path:
+    """Where the row of an item is kept until all are there."""
+    return KEPT / f"{id_}.{profile}.{grade}.json"
+
+
+def read(path: Path) -> Row:
+    """Read a row that was kept."""
+    return Row(**json.loads(path.read_text("utf-8")))
 
 
 def tried(id_: str, profile: str, grade: str) -> Row:
@@ -112,6 +126,7 @@ def tried(id_: str, profile: str, grade: str) -> Row:
         grade=grade,
         outcome=trial.outcome,
         caught_by=trial.caught_by,
+        evidence=trial.grade,
         draws=trial.draws,
         seconds=round(time.process_time() - started, 2),
     )
@@ -137,27 +152,23 @@ class Matrix:
         return {row.id: row for row in self.rows if row.effect == "none"}
 
     def caught(self, profile: str, grades: Sequence[str] = GRADES) -> set[str]:
-        """Entries that a profile catches by some of the grades."""
+        """Entries that a profile catches by evidence of some of the grades."""
         return {
             row.id
             for row in self.rows
             if row.outcome == "caught"
             and row.profile == profile
-            and row.grade in grades
+            and row.evidence in grades
         }
 
-    def short(self) -> list[Row]:
-        """Rows in which a correct form was not decided."""
+    def undecided(self) -> list[Row]:
+        """Rows that ended without a decision."""
         return [row for row in self.rows if row.outcome == "inconclusive"]
 
 
 def collect() -> Matrix:
     """Read the rows of all workers, in the order of the catalogue."""
-    found = []
-    for id_, profile, grade in entries():
-        path = KEPT / f"{id_}.{profile}.{grade}.json"
-        found.append(Row(**json.loads(path.read_text("utf-8"))))
-    return Matrix(found)
+    return Matrix([read(kept(*entry)) for entry in entries()])
 
 
 def needed(id_: str) -> str:
@@ -221,10 +232,10 @@ def summary(matrix: Matrix) -> Iterator[str]:
                 f"- `{id_}`, bias {row.bias:.2g}: {needed(id_) if row.bias else 'contract'}"
                 f"{'; caught exactly' if exact else '; **not caught**'}"
             )
-    if matrix.short():
+    if matrix.undecided():
         yield ""
         yield "Not decided: " + ", ".join(
-            f"`{row.id}` ({row.profile}, {row.grade})" for row in matrix.short()
+            f"`{row.id}` ({row.profile}, {row.grade})" for row in matrix.undecided()
         )
     yield ""
 
@@ -240,7 +251,8 @@ def draw(matrix: Matrix) -> None:
         rows = [
             row
             for row in matrix.rows
-            if (row.profile, row.grade, row.outcome) == ("ci", grade, "caught")
+            if (row.profile, row.evidence, row.outcome) == ("ci", grade, "caught")
+            and row.grade != "exact"
             and row.effect != "none"
             and row.bias
             and row.draws
@@ -295,7 +307,8 @@ defect first, with all draws and seconds of CPU time up to then.
 {% if row.outcome == "caught" -%}
 <td class="{{ 'caught' if row.effect != 'none' else 'flagged' }}">{{ row.caught_by }}<br>
 <small>{% if row.draws %}{{ "{:,}".format(row.draws) }} draws, {% endif -%}
-{{ row.seconds }} s</small>
+{{ row.seconds }} s
+{%- if row.evidence != row.grade %}, {{ row.evidence }}{% endif %}</small>
 {%- elif row.outcome == "none" %}<td class="none">n/a
 {%- elif row.outcome == "inconclusive" %}<td class="missed">inconclusive
 {%- else %}<td class="{{ 'missed' if row.effect != 'none' else '' }}">
@@ -347,7 +360,7 @@ def main() -> int:
     KEPT.mkdir(parents=True, exist_ok=True)
     quiet = ["-q", "-r", "f", "-p", "no:cacheprovider", "--no-header"]
     code = pytest.main([*quiet, "-n", "auto", "--dist", "worksteal", __file__])
-    if len(list(KEPT.iterdir())) < len(entries()):
+    if not all(kept(*entry).exists() for entry in entries()):
         print("Some entries ended with an error, see above; nothing is written.")
         return int(code) or 1
     write(collect())

@@ -140,6 +140,8 @@ def _list(options: argparse.Namespace) -> int:
         )
         return 0
     if options.defects:
+        if options.kind:
+            raise UsageError("--kind narrows the list of checks; --defects has none")
         return _list_defects(options.format)
     from specverify.checks.registry import checks_for
     from specverify.subjects.protocol import Kind

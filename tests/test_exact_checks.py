@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specverify import core
-from specverify.checks import exact
+from specverify.checks import exact, following
 from specverify.checks.plan import make_plan
 from specverify.checks.registry import checks_for
 from specverify.checks.run import make_rig, run_check
@@ -78,11 +78,11 @@ def test_a_pass_says_how_many_branches_it_rests_on():
 
 
 def test_a_pass_is_worth_its_tolerance():
-    assert of_core().detectable_tv == exact.TOLERANCE
+    assert of_core().detectable_tv == following.TOLERANCE
 
 
 def test_a_pass_bounds_the_distance_that_it_has_seen():
-    assert 0 < of_core().tv_upper < exact.TOLERANCE
+    assert 0 < of_core().tv_upper < following.TOLERANCE
 
 
 @pytest.mark.parametrize("check", ["exact-acceptance", "exact-coupling"])
@@ -239,28 +239,36 @@ def test_a_subject_that_fails_once_on_a_generated_input_fails_once():
     assert "only once" in found.reason
 
 
-def cut_off(monkeypatch, branches):
-    """What is said where no input may have more branches than this."""
+def cut_off(monkeypatch, most):
+    """What is said where `most` gives the branches that are followed on a case."""
 
     def few(rig, case, seconds):
-        return step_law(rig, case, max_branches=branches, seconds=seconds)
+        return step_law(rig, case, max_branches=most(case), seconds=seconds)
 
-    monkeypatch.setattr(exact, "step_law", few)
+    monkeypatch.setattr(following, "step_law", few)
     return finding(short(core.verify_chain))
 
 
-def test_inputs_with_too_many_branches_are_left_out_and_counted(monkeypatch):
+def test_generated_inputs_that_are_cut_off_are_not_counted(monkeypatch):
     every = of_core().examples
-    found = cut_off(monkeypatch, 8)
+    found = cut_off(monkeypatch, lambda case: 1000 if case.name else 8)
 
     assert found.status == "pass"
     assert 0 < found.examples < every
     assert found.tv_upper < 1e-6
-    assert any("inputs have too many branches" in x for x in found.observations)
+    assert any("cut off by the time" in words for words in found.observations)
 
 
-def test_nothing_is_concluded_where_no_input_was_followed_to_the_end(monkeypatch):
-    found = cut_off(monkeypatch, 0)
+def test_nothing_is_concluded_where_named_inputs_are_cut_off(monkeypatch):
+    found = cut_off(monkeypatch, lambda case: 8)
 
     assert found.status == "inconclusive"
-    assert "was not reached" in found.reason
+    assert "named inputs were not followed to the end" in found.reason
+
+
+def test_a_subject_with_too_many_branches_is_left_to_the_sampled_checks(monkeypatch):
+    monkeypatch.setattr(exact, "_MANY_BRANCHES", 8)
+    found = cut_off(monkeypatch, lambda case: 8)
+
+    assert found.status == "skipped"
+    assert "more branches than can be followed" in found.reason

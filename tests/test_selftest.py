@@ -6,7 +6,9 @@ from functools import cache
 
 import pytest
 
-from specverify.checks.selftest import Trial, chosen, selftest, tally
+from specverify.checks.plan import make_plan
+from specverify.checks.registry import checks_for
+from specverify.checks.selftest import Trial, chosen, selftest, tally, try_defect
 from specverify.cli import main
 from specverify.defects import CATALOGUE, CONTROLS, DECODER_CONTROLS, DECODERS
 
@@ -24,7 +26,7 @@ def test_a_planted_defect_is_caught_and_a_correct_form_is_not():
 
 
 def trial(defect, caught_by, *statuses):
-    return Trial(defect, caught_by, 10, 0.1, frozenset(statuses))
+    return Trial(defect, caught_by, "", 10, 0.1, frozenset(statuses))
 
 
 def test_a_defect_that_is_missed_is_wrong():
@@ -113,3 +115,22 @@ def test_the_catalogue_can_be_listed_as_json(capsys):
 
     assert entry["sources"][0] == "sgl-project/sglang#30291"
     assert entry["bias"] == 0.09
+
+
+def test_a_defect_of_a_decoder_is_not_for_the_selftest(capsys):
+    assert main(["selftest", "cache-*"]) == 2
+    assert "is a defect of a whole decoder" in capsys.readouterr().err
+
+
+def test_the_catalogue_is_not_narrowed_by_kind(capsys):
+    assert main(["list", "--defects", "--kind", "tree"]) == 2
+    assert "--defects has none" in capsys.readouterr().err
+
+
+def test_the_grade_is_that_of_the_evidence():
+    """A contract that is broken while counting is a proof, and no statistics."""
+    entry = CATALOGUE["layout-answer-int32"]
+    (check,) = checks_for("chain", "joint-law")
+
+    found = try_defect(entry, [check], make_plan("quick"))
+    assert (found.caught_by, found.grade) == ("joint-law", "structural")

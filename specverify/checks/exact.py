@@ -8,9 +8,8 @@ comparison with the target's has a tolerance for rounding and no error rate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
@@ -22,128 +21,25 @@ from specverify.checks.common import (
     needs_bonus,
 )
 from specverify.checks.exact_cases import named_cases, small_case, small_cases
+from specverify.checks.following import TOLERANCE, Comparison, Following, Laws
 from specverify.checks.registry import check
 from specverify.checks.reproduce import counterexample
 from specverify.checks.search import find_smallest
 from specverify.checks.session import Finding, Session
-from specverify.exact.stepping import StepLaw, injected_step_law, step_law
+from specverify.exact.stepping import StepLaw
 from specverify.exact.variables import Unfollowed
 from specverify.inputs import witnesses
 from specverify.inputs.cases import Case
 from specverify.inputs.trees import MultidraftCase
 from specverify.laws import distributions, steps
 from specverify.laws.distributions import Number, Prefix
-from specverify.subjects.faults import SubjectFault
+from specverify.subjects.faults import SubjectFault, SubjectHung
 from specverify.subjects.protocol import Subject
-
-#: Total variation granted to the rounding of float32 and to the grid of its uniforms.
-TOLERANCE: Final = 1e-6
-
 
 _LEAST_EXAMPLES: Final = 20
 _SHRINK_EXAMPLES: Final = 60
-_LISTED: Final = 12
-
-#: A law that a case must have, and the one that it has, over the same outcomes.
-Laws = Callable[[Case, StepLaw], tuple[Mapping[Any, Number], Mapping[Any, Number]]]
-
-
-@dataclass
-class _Comparison:
-    """What was found on one case."""
-
-    case: Case
-    law: StepLaw
-    due: Mapping[Any, Number]
-    found: Mapping[Any, Number]
-
-    @property
-    def distance(self) -> float:
-        """Total variation, the part that was not followed excluded."""
-        return float(distributions.law_distance(self.found, self.due))
-
-    @property
-    def surplus(self) -> float:
-        """Mass above the law: a lower bound, whatever was not followed."""
-        over = (mass - self.due.get(x, 0) for x, mass in self.found.items())
-        return float(sum(extra for extra in over if extra > 0))
-
-    @property
-    def impossible(self) -> Fraction:
-        """Mass of outcomes that must not be."""
-        return sum(
-            (Fraction(m) for x, m in self.found.items() if not self.due.get(x)),
-            Fraction(0),
-        )
-
-    def violated(self) -> bool:
-        """Whether the laws differ by more than rounding."""
-        return self.surplus > TOLERANCE
-
-    def whole(self) -> bool:
-        """Whether what was not followed is no more than rounding."""
-        return float(self.law.unfollowed) <= TOLERANCE
-
-    def where(self) -> str:
-        """The outcomes that differ, both laws side by side."""
-        cells = sorted(
-            {*self.found, *self.due},
-            key=lambda x: -abs(float(self.found.get(x, 0) - self.due.get(x, 0))),
-        )
-        lines = [
-            f"{_label(x)}: exactly {float(self.found.get(x, 0)):.7f}, due "
-            f"{float(self.due.get(x, 0)):.7f} "
-            f"({float(self.found.get(x, 0) - self.due.get(x, 0)):+.7f})"
-            for x in cells[:_LISTED]
-        ]
-        hidden = len(cells) - len(lines)
-        return "; ".join([*lines, *([f"and {hidden} more"] if hidden else [])])
-
-
-@dataclass
-class _Search:
-    """Follows a subject on many cases."""
-
-    session: Session
-    laws: Laws
-    done: dict[bytes, _Comparison] = field(default_factory=dict)
-    faults: dict[bytes, SubjectFault | Unfollowed] = field(default_factory=dict)
-
-    def compare(self, case: Case) -> _Comparison:
-        """Follow the subject on a case, once."""
-        if case.key in self.faults:  # a replay must end as the first time did
-            raise self.faults[case.key]
-        if case.key not in self.done:
-            left = self.session.limit - self.session.elapsed
-            try:  # an input with branches without end leaves time for the others
-                law = self._follow(case, max(left / 4, 1.0))
-            except (SubjectFault, Unfollowed) as fault:
-                self.faults[case.key] = fault
-                raise
-            self.done[case.key] = _Comparison(case, law, *self.laws(case, law))
-        return self.done[case.key]
-
-    def _follow(self, case: Case, seconds: float) -> StepLaw:
-        try:
-            return step_law(self.session.rig, case, seconds=seconds)
-        except Unfollowed:
-            if self.session.capabilities.rng != "uniforms":
-                raise
-            # It may be compiled code: what it does with given uniforms can be asked.
-            seed = self.session.seed(case, "probes")
-            return injected_step_law(self.session.rig, case, seed=seed)
-
-    @property
-    def whole(self) -> list[_Comparison]:
-        """Cases that were followed to the end."""
-        return [found for found in self.done.values() if found.whole()]
-
-    def violates(self, case: Case) -> bool:
-        """Whether the law is broken on a case; with no time left, it was not tried."""
-        known = case.key in self.done or case.key in self.faults
-        if not known and self.session.late:
-            return False
-        return self.compare(case).violated()
+#: Branches on one input beyond which they, not the subject's speed, are the obstacle.
+_MANY_BRANCHES: Final = 1000
 
 
 @check(
@@ -230,7 +126,7 @@ def _judge(
     session: Session, laws: Laws, named: list[Case], *, search: bool = False
 ) -> Finding:
     """Follow the subject on named and generated cases; the smallest violation is shown."""
-    found = _Search(session, laws)
+    found = Following(session, laws)
     wrong: list[Case] = []
     try:
         violating = filter(found.violates, named)
@@ -244,6 +140,8 @@ def _judge(
         if not wrong:
             words = f"its law cannot be computed exactly: {reason}"
             return Finding("skipped", reason=words)
+    except SubjectHung:
+        raise  # it may have hung before this check, which the run knows
     except SubjectFault as fault:
         return Finding(
             "violation", reason=str(fault), effect="contract", grade="structural"
@@ -258,10 +156,10 @@ def _judge(
     )
     if wrong:
         return _violation(session, found.compare(wrong[0]), common)
-    return _passed(found, common)
+    return _passed(found, named, common)
 
 
-def _generated(session: Session, found: _Search, *, failed: bool) -> list[Case]:
+def _generated(session: Session, found: Following, *, failed: bool) -> list[Case]:
     examples = _SHRINK_EXAMPLES if failed else _examples(session)
     smallest = find_smallest(
         small_cases(session),
@@ -276,21 +174,19 @@ def _examples(session: Session) -> int:
     return max(_LEAST_EXAMPLES, session.plan.examples // 4)
 
 
-def _passed(found: _Search, common: Finding) -> Finding:
+def _passed(found: Following, named: list[Case], common: Finding) -> Finding:
+    """No violation: a pass if all named cases were followed to the end."""
     if not found.done:
         return replace(common, status="skipped", reason="no input fits the subject")
-    cut = max(found.done.values(), key=lambda c: c.law.unfollowed)
-    short = (
-        f"{cut.law.branches} branches were followed on an input, and probability "
-        f"{float(cut.law.unfollowed):.3g} was not reached"
-    )
-    if not found.whole:
-        reason = f"{short}; allow more time with --max-seconds"
-        return replace(common, status="inconclusive", reason=reason)
+    lost = [
+        c for c in named if c.key not in found.done or not found.done[c.key].whole()
+    ]
+    if lost:
+        return _cut_short(found, f"{len(lost)} of {len(named)} named inputs", common)
     branches = sum(c.law.branches for c in found.whole)
     words = [f"{branches} branches were followed on {len(found.whole)} inputs"]
-    if left := len(found.done) - len(found.whole):
-        words.append(f"{left} inputs have too many branches for the time: {short}")
+    if left := common.examples_planned - len(found.whole):
+        words.append(f"{left} generated inputs were not tried, or cut off by the time")
     return replace(
         common,
         detectable_tv=TOLERANCE,
@@ -298,7 +194,28 @@ def _passed(found: _Search, common: Finding) -> Finding:
     )
 
 
-def _violation(session: Session, worst: _Comparison, common: Finding) -> Finding:
+def _cut_short(found: Following, lost: str, common: Finding) -> Finding:
+    """Some named cases were not followed to the end.
+
+    If that is for want of time, more of it was needed to keep the promise. If there are
+    too many branches, this check is not for the subject, and the sampled ones decide.
+    """
+    cut = max(found.done.values(), key=lambda c: c.law.branches)
+    if not cut.whole() and cut.law.branches >= _MANY_BRANCHES:
+        reason = (
+            f"on {lost} it has more branches than can be followed (of {cut.law.branches} "
+            f"on one, probability {float(cut.law.unfollowed):.3g} was left); the law holds "
+            f"on the {len(found.whole)} that were followed to the end"
+        )
+        return replace(common, status="skipped", reason=reason)
+    reason = (
+        f"{lost} were not followed to the end in the time, the first after "
+        f"{cut.law.branches} branches; allow more with --max-seconds"
+    )
+    return replace(common, status="inconclusive", reason=reason)
+
+
+def _violation(session: Session, worst: Comparison, common: Finding) -> Finding:
     return replace(
         common,
         status="violation",
@@ -311,7 +228,7 @@ def _violation(session: Session, worst: _Comparison, common: Finding) -> Finding
     )
 
 
-def _boundaries(found: _Search) -> list[str]:
+def _boundaries(found: Following) -> list[str]:
     """Impossible outcomes that rounding lets through, with their exact probability."""
     worst = max(found.done.values(), key=lambda c: c.impossible, default=None)
     if worst is None or not worst.impossible or worst.violated():
@@ -323,7 +240,3 @@ def _boundaries(found: _Search) -> list[str]:
         "accepted"
     )
     return [words]
-
-
-def _label(outcome: Any) -> str:
-    return ",".join(map(str, outcome)) if isinstance(outcome, tuple) else str(outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -14,7 +14,13 @@ import torch
 from specverify.checks.plan import Plan, make_plan
 from specverify.checks.registry import Check, checks_for
 from specverify.checks.run import make_rig, run_check
-from specverify.defects.catalogue import CATALOGUE, CONTROLS, FAMILIES
+from specverify.defects.catalogue import (
+    CATALOGUE,
+    CONTROLS,
+    DECODER_CONTROLS,
+    DECODERS,
+    FAMILIES,
+)
 from specverify.defects.entry import Defect
 from specverify.errors import UsageError, nearest
 from specverify.evidence.records import Status
@@ -58,6 +64,8 @@ class Trial:
         The entry.
     caught_by
         The check that saw it; empty if none did.
+    grade
+        Of the evidence that it gave; empty if there is none.
     draws, seconds
         What that took, checks that saw nothing included.
     statuses
@@ -66,6 +74,7 @@ class Trial:
 
     defect: Defect
     caught_by: str
+    grade: str
     draws: int
     seconds: float
     statuses: frozenset[Status]
@@ -99,12 +108,7 @@ def chosen(pattern: str | None = None) -> list[Defect]:
     if pattern:
         found = [d for id_, d in every.items() if fnmatch.fnmatchcase(id_, pattern)]
         if not found:
-            hint = nearest(pattern, every)
-            msg = (
-                f"no entry of the catalogue is called {pattern!r}{hint} "
-                "specverify list --defects prints them"
-            )
-            raise UsageError(msg)
+            raise UsageError(_nothing_called(pattern, every))
         return found
     picked: list[Defect] = []
     for family in FAMILIES:
@@ -112,6 +116,19 @@ def chosen(pattern: str | None = None) -> list[Defect]:
         mine.sort(key=lambda d: -d.bias)
         picked += mine[:_EACH]
     return [*picked, *CONTROLS.values()]
+
+
+def _nothing_called(pattern: str, every: Mapping[str, Defect]) -> str:
+    loops = {**DECODERS, **DECODER_CONTROLS}
+    if fnmatch.filter(loops, pattern):
+        return (
+            f"{pattern!r} is a defect of a whole decoder; the selftest puts verification "
+            "steps to the test"
+        )
+    return (
+        f"no entry of the catalogue is called {pattern!r}{nearest(pattern, every)} "
+        "All are printed by 'specverify list --defects'"
+    )
 
 
 def selftest(
@@ -153,7 +170,7 @@ def try_defect(defect: Defect, checks: Iterable[Check], plan: Plan) -> Trial:
 
     Neither a smaller input nor the cause is looked for.
     """
-    started, draws, caught_by = time.monotonic(), 0, ""
+    started, draws, caught_by, grade = time.monotonic(), 0, "", ""
     statuses: set[Status] = set()
     rig = make_rig(defect.subject(), plan)
     for check in checks:
@@ -161,10 +178,10 @@ def try_defect(defect: Defect, checks: Iterable[Check], plan: Plan) -> Trial:
         draws += record.samples
         statuses.add(record.status)
         if record.status == "violation" and record.effect != "efficiency":
-            caught_by = record.id
+            caught_by, grade = record.id, record.grade
             break
     seconds = round(time.monotonic() - started, 2)
-    return Trial(defect, caught_by, draws, seconds, frozenset(statuses))
+    return Trial(defect, caught_by, grade, draws, seconds, frozenset(statuses))
 
 
 def _checks(defect: Defect) -> Iterator[Check]:

@@ -25,10 +25,11 @@ Laws = Mapping[str, Mapping[str, float]]
 
 #: What a cell of probability zero gets: an answer once in a while from rounding.
 _FLOOR: Final = 1e-7
-#: Total variation from the correct law below which a defect does not show here.
-_INDISTINCT: Final = 0.01
-#: Total variation below which two defects have one law, for some thousand draws.
+#: Total variation below which some thousand draws do not tell two laws apart.
 _SAME: Final = 0.012
+#: How much more a token tells that is impossible under one of two laws: one in a thousand
+#: of them is seen, and is a proof.
+_PROOF: Final = 40.0
 #: Smallest weight of a cause that is mentioned.
 _MENTIONED: Final = 0.05
 #: Prior of "none of the known ones", shared with all known ones together.
@@ -80,9 +81,9 @@ def diagnose(
     shown = {
         id_: law
         for id_, law in known.items()
-        if apart(law, {name: lossless[name] for name in observed}) > _INDISTINCT
+        if _unlike(law, {name: lossless[name] for name in observed}) > _SAME
     }
-    groups = _grouped({**shown, "lossless": lossless}, observed)
+    groups = _grouped({"lossless": lossless, **shown}, observed)
     unknown = {
         name: _log_novel(counts, lossless[name], _cells(name, counts, known, lossless))
         for name, counts in observed.items()
@@ -140,6 +141,19 @@ def apart(a: Laws, b: Laws) -> float:
     )
 
 
+def _unlike(a: Laws, b: Laws) -> float:
+    """Total variation, or what tokens that only one law allows are worth beside it."""
+    impossible = max(
+        (
+            sum(mass for cell, mass in x[n].items() if not y[n].get(cell))
+            for x, y in ((a, b), (b, a))
+            for n in {*a} & {*b}
+        ),
+        default=0.0,
+    )
+    return max(apart(a, b), _PROOF * impossible)
+
+
 def _grouped(
     laws: Mapping[str, Laws], observed: Observations
 ) -> list[tuple[tuple[str, ...], Laws]]:
@@ -148,7 +162,7 @@ def _grouped(
     for id_, law in laws.items():
         mine = {name: law[name] for name in observed if name in law}
         for ids, theirs in groups:
-            if mine.keys() == theirs.keys() and apart(mine, theirs) < _SAME:
+            if mine.keys() == theirs.keys() and _unlike(mine, theirs) < _SAME:
                 ids.append(id_)
                 break
         else:

@@ -58,7 +58,9 @@ class Rig:
         """The same subject, called with one row at a time."""
         capabilities = replace(self.subject.capabilities, max_batch=1)
         subject = replace(self.subject, capabilities=capabilities)
-        return Rig(subject, device=str(self.device), call_seconds=self.call_seconds)
+        rig = Rig(subject, device=str(self.device), call_seconds=self.call_seconds)
+        rig._hung = rig._hung_before = self._hung
+        return rig
 
     def stream(self, seed: int, *, host_seed: int | None = None) -> RandomStream:
         """A stream of randomness of the kind that the subject takes."""
