@@ -196,7 +196,8 @@ def summary(matrix: Matrix) -> Iterator[str]:
     yield ""
     yield f"`python reports/kill_matrix.py`, {seconds / 60:.0f} minutes of CPU time."
     yield "[The page](index.html) has a row for each defect, [matrix.csv](matrix.csv) all"
-    yield "numbers. Each cell stops at the first check that sees the defect."
+    yield "numbers. Each item stops at the first check that sees the defect, and is"
+    yield "filed by the grade of what was seen."
     yield ""
     yield "| profile | exact | structural | statistical | any | correct forms flagged |"
     yield "|--|--|--|--|--|--|"
@@ -213,8 +214,9 @@ def summary(matrix: Matrix) -> Iterator[str]:
     seen = promised & matrix.caught("ci")
     yield ""
     yield f"Of {len(promised)} defects with a bias of {PROMISED} or more on some input,"
-    yield f"profile ci catches **{len(seen)}**, by sampling alone "
-    yield f"{len(promised & matrix.caught('ci', ['structural', 'statistical']))}."
+    sampled = matrix.caught("ci", ["structural", "statistical"])
+    yield f"profile ci catches **{len(seen)}**, and **{len(promised & sampled)}** by"
+    yield "structural and statistical evidence alone."
     yield ""
     yield "![Draws up to the first violation, by bias](draws.svg)"
     yield ""
@@ -224,7 +226,6 @@ def summary(matrix: Matrix) -> Iterator[str]:
     yield "What these do not see, with the draws that its bias would need on the input of"
     yield "the entry:"
     yield ""
-    sampled = matrix.caught("ci", ["structural", "statistical"])
     for id_, row in defects.items():
         if id_ not in sampled:
             exact = id_ in matrix.caught("ci", ["exact"])
@@ -279,13 +280,12 @@ def draw(matrix: Matrix) -> None:
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Kill matrix</title>
 <style>
-body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:82em;padding:0 1em;
-color:#222}
+body{font:14px/1.45 system-ui,sans-serif;margin:2em;color:#222}
 table{border-collapse:collapse;width:100%}
 td,th{padding:.3em .6em;text-align:left;border-bottom:1px solid #ddd;vertical-align:top}
 thead th{position:sticky;top:0;background:#fff;border-bottom:2px solid #999}
-td small{color:#666;white-space:nowrap}td.id{max-width:26em}
-.caught{background:#e6f2ea}.missed{color:#a03010}.none{color:#999}
+td small{color:#666;white-space:nowrap}td.id{min-width:21em}
+.caught{background:#e6f2ea;white-space:nowrap}.missed{color:#a03010}.quiet{color:#999}
 .flagged{background:#f7dada}
 @media (prefers-color-scheme:dark){body{background:#161616;color:#ddd}
 thead th{background:#161616}td,th{border-color:#333}.caught{background:#173a24}
@@ -294,8 +294,8 @@ thead th{background:#161616}td,th{border-color:#333}.caught{background:#173a24}
 <h1>Which evidence catches which defect</h1>
 <p><code>python reports/kill_matrix.py</code>. Each cell names the check that saw the
 defect first, with all draws and seconds of CPU time up to then.
-<span class="missed">missed</span>: every check of the grade passed;
-<span class="none">n/a</span>: none applies.</p>
+<span class="quiet">passed</span>: every check of the grade did;
+<span class="quiet">n/a</span>: none applies.</p>
 {% for title, entries in parts %}
 <h2>{{ title }}</h2>
 <table><thead><tr><th>{{ title }}<th>bias
@@ -309,10 +309,9 @@ defect first, with all draws and seconds of CPU time up to then.
 <small>{% if row.draws %}{{ "{:,}".format(row.draws) }} draws, {% endif -%}
 {{ row.seconds }} s
 {%- if row.evidence != row.grade %}, {{ row.evidence }}{% endif %}</small>
-{%- elif row.outcome == "none" %}<td class="none">n/a
+{%- elif row.outcome == "none" %}<td class="quiet">n/a
 {%- elif row.outcome == "inconclusive" %}<td class="missed">inconclusive
-{%- else %}<td class="{{ 'missed' if row.effect != 'none' else '' }}">
-{{- "missed" if row.effect != "none" else "passed" }}{% endif %}
+{%- else %}<td class="quiet">passed{% endif %}
 {%- endfor %}
 {% endfor %}</table>
 {% endfor %}
