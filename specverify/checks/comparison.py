@@ -155,7 +155,8 @@ class Comparison:
             kind="law",
             labels=self.labels,
             observed=tuple(int(c) for c in self.counts),
-            expected=tuple(float(e) for e in self.probs * self.samples),
+            # Short in files, and never rounded to 0, which would make a cell impossible.
+            expected=tuple(float(f"{e:.12g}") for e in self.probs * self.samples),
         )
 
 

@@ -134,5 +134,5 @@ def _table(name: str, counts: Mapping[str, int], law: Mapping[str, float]) -> Ta
         kind="law",
         labels=labels,
         observed=tuple(counts.get(cell, 0) for cell in labels),
-        expected=tuple(n * law.get(cell, 0.0) for cell in labels),
+        expected=tuple(float(f"{n * law.get(cell, 0.0):.6g}") for cell in labels),
     )

@@ -155,8 +155,10 @@ def _section(check: CheckRecord) -> Section:
 
 def _panels(check: CheckRecord, name: str) -> Iterator[Panel]:
     explained = set()
-    rows = MAX_ROWS_QUIET if check.status == "pass" else MAX_ROWS
     for index, table in enumerate(check.tables):
+        # What was found comes first; the other tables stand beside it.
+        loud = index == 0 and check.status != "pass"
+        rows = MAX_ROWS if loud else MAX_ROWS_QUIET
         svg = chart(table, limit=check.limit, ident=f"{name}-{index}")
         how = "" if table.kind in explained else HOW_TO_READ[table.kind]
         explained.add(table.kind)
