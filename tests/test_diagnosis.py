@@ -7,16 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from specverify.checks.diagnose import diagnosed
+from specverify.checks.observations import observe, settings, single_cases
 from specverify.checks.plan import make_plan
 from specverify.checks.run import run_checks
 from specverify.cli import main
 from specverify.defects import CATALOGUE
 from specverify.defects.diagnosis import Cause, diagnose, in_words
+from specverify.defects.laws import key_of, load
 from specverify.errors import EvidenceError
 from specverify.evidence.files import save
 from specverify.subjects.resolve import resolve
+from specverify.subjects.rig import Rig
 
 FILE = Path(__file__).with_name("planted.py")
 PLAN = make_plan("quick", max_seconds=600)
@@ -120,6 +124,53 @@ def test_words_are_found_where_the_second_guess_is_that_nothing_shows():
     causes = [Cause(("no-2",), 0.6, 0.1), Cause(("lossless",), 0.4, 0.2)]
 
     assert in_words(causes, SENTENCES) == "no-2 (0.60): sentence of no-2."
+
+
+# --- the laws that are kept -----------------------------------------------------------
+
+BROKEN = {id_: d for id_, d in CATALOGUE.items() if d.effect == "law"}
+KEPT = load()
+#: The first of each whose rows, in a batch, are not all bound together.
+ONE_OF_EACH_FAMILY = {
+    d.family: id_
+    for id_, d in reversed(BROKEN.items())
+    if id_ != "accept-all-rows-or-none"
+}
+
+
+def laws_of(id_):
+    subject = CATALOGUE[id_].subject()
+    return KEPT[key_of(subject.kind, subject.declared())][id_]
+
+
+@pytest.mark.parametrize("id_", BROKEN)
+def test_every_broken_law_is_kept_for_all_inputs(id_):
+    subject = CATALOGUE[id_].subject()
+    inputs = {*single_cases(subject), *settings(subject)}
+
+    assert laws_of(id_).keys() == inputs
+    assert all(
+        sum(law.values()) == pytest.approx(1, abs=1e-3) for law in laws_of(id_).values()
+    )
+
+
+def test_no_law_is_kept_of_what_is_gone():
+    assert {id_ for of_key in KEPT.values() for id_ in of_key} == BROKEN.keys()
+
+
+@pytest.mark.parametrize("id_", ONE_OF_EACH_FAMILY.values())
+def test_the_laws_are_those_of_the_code(id_):
+    """What was drawn is kept as shares of 200,000 draws."""
+    for name, counts in observe(Rig(CATALOGUE[id_].subject()), seed=2).items():
+        law = laws_of(id_)[name]
+        cells = sorted(
+            cell for cell in {*counts, *law} if counts.get(cell, law.get(cell))
+        )
+        table = [
+            [counts.get(cell, 0) for cell in cells],
+            [200_000 * law.get(cell, 0) for cell in cells],
+        ]
+        assert stats.chi2_contingency(table).pvalue > 1e-9
 
 
 # --- in a run -------------------------------------------------------------------------
