@@ -39,7 +39,7 @@ from specverify.subjects.protocol import Subject
 _LEAST_EXAMPLES: Final = 20
 _SHRINK_EXAMPLES: Final = 60
 #: Branches on one input beyond which they, not the subject's speed, are the obstacle.
-_MANY_BRANCHES: Final = 1000
+_MANY_BRANCHES: Final = 300
 
 
 @check(
@@ -200,17 +200,18 @@ def _cut_short(found: Following, lost: str, common: Finding) -> Finding:
     If that is for want of time, more of it was needed to keep the promise. If there are
     too many branches, this check is not for the subject, and the sampled ones decide.
     """
-    cut = max(found.done.values(), key=lambda c: c.law.branches)
-    if not cut.whole() and cut.law.branches >= _MANY_BRANCHES:
+    begun = [c.law for c in found.done.values() if not c.whole()]
+    branches = max((law.branches for law in begun), default=0)
+    if branches >= _MANY_BRANCHES:
         reason = (
-            f"on {lost} it has more branches than can be followed (of {cut.law.branches} "
-            f"on one, probability {float(cut.law.unfollowed):.3g} was left); the law holds "
-            f"on the {len(found.whole)} that were followed to the end"
+            f"on {lost} it has more branches than can be followed ({branches} on one were "
+            f"not all); the law holds on the {len(found.whole)} that were followed to the "
+            "end"
         )
         return replace(common, status="skipped", reason=reason)
     reason = (
-        f"{lost} were not followed to the end in the time, the first after "
-        f"{cut.law.branches} branches; allow more with --max-seconds"
+        f"{lost} were not followed to the end in the time, which allowed {branches} "
+        "branches on one; allow more with --max-seconds"
     )
     return replace(common, status="inconclusive", reason=reason)
 
