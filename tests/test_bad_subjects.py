@@ -16,7 +16,8 @@ import torch
 from planted import verify
 
 from specverify.checks.plan import make_plan
-from specverify.checks.run import run_checks
+from specverify.checks.run import make_rig, run_checks
+from specverify.subjects.faults import SubjectHung
 from specverify.subjects.protocol import subject
 
 PLAN = make_plan("quick", max_seconds=600, examples=0)
@@ -361,6 +362,13 @@ def test_a_drafter_that_hung_is_not_called_again(released):
     assert "a call did not return" in run["output-contract"].reason
     assert "not called again" in run["joint-law"].reason
     assert len(calls) == 1
+
+
+def test_a_rig_of_single_rows_remembers_the_hang(released):
+    rig = make_rig(subject(loops(released)), HASTY)
+
+    with pytest.raises(SubjectHung):
+        rig.single_rows().refuse_if_hung()
 
 
 def test_a_call_that_swallows_its_interruption_is_still_too_late(released):

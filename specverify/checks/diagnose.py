@@ -58,8 +58,8 @@ def explained(record: CheckRecord, rig: Rig, plan: Plan) -> CheckRecord:
     if rig not in _CAUSES:
         _CAUSES[rig] = _causes_of(rig, plan)
     causes, tables = _CAUSES[rig]
-    unnamed = not causes or not causes[0].ids or "lossless" in causes[0].ids
-    if not causes or (hint and unnamed):
+    named = causes and causes[0].ids and "lossless" not in causes[0].ids
+    if not causes or (hint and not named):
         return record.with_(likely_cause=hint)
     words = in_words(causes, {d.id: d.sentence for d in CATALOGUE.values()})
     mine = tuple(table for table in tables if _holder(table) == record.id)

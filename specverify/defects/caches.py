@@ -24,8 +24,7 @@ def _one_too_far(step: Step, cache: Cache) -> None:
 
 
 def _by_count_before(step: Step, cache: Cache) -> None:
-    before = step if step.before is None else step.before
-    cache.used = cache.used - (step.ids.shape[1] - before.accepted)
+    cache.used = cache.used - (step.ids.shape[1] - step.earlier.accepted)
 
 
 def _in_common(step: Step, cache: Cache) -> None:
@@ -58,9 +57,8 @@ class _Ring(Cache):
     def behind(self, slots: Tensor) -> Tensor:
         """Logits from what is left."""
         everything, kept = self.ids, places(self.ids)
-        lost = torch.as_tensor(self.lost, device=slots.device).expand(len(slots))[
-            :, None
-        ]
+        lost = torch.as_tensor(self.lost, device=slots.device).expand(len(slots))
+        lost = lost[:, None]
         place = (kept + lost).clamp_max(len(kept) - 1)
         self.ids = everything.gather(1, place)
         logits = super().behind((slots - lost).clamp_min(0))

@@ -81,8 +81,8 @@ def _rejected_too(request: Request) -> Callable[[Step, Known], Known]:
 
 def _one_step_late(step: Step, rows: Known) -> Known:
     """Tokens of the text before the last step, and the drafts."""
-    before = step if step.before is None else step.before
-    return replace(rows, seen=_PENALTY.along(before.context, step.ids).seen)
+    seen = _PENALTY.along(step.earlier.context, step.ids).seen
+    return replace(rows, seen=seen)
 
 
 _COLD: Final = Request(temperature=0.5)

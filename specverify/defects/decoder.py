@@ -92,10 +92,9 @@ class Text:
         length = prompt_ids.new_full((batch,), n)
         return cls(ids, length, n, most, length < n + most)
 
-    def last(self, count: int = 1) -> Tensor:
-        """The last tokens: [batch, count]; the text has so many."""
-        back = torch.arange(-count, 0, device=self.ids.device)
-        return self.ids.gather(1, self.length[:, None] + back)
+    def last(self) -> Tensor:
+        """The last token of each row: [batch, 1]."""
+        return self.ids.gather(1, self.length[:, None] - 1)
 
     @property
     def room(self) -> Tensor:
@@ -159,10 +158,10 @@ class Step:
     uniforms: Tensor = field(init=False)
     accepted: Tensor = field(init=False)
 
-
-def from_uniform(law: Tensor, u: Tensor) -> Tensor:
-    """Draw drafts [batch] from a law [batch, vocab] and uniforms [batch]."""
-    return inverse_cdf(law, u)
+    @property
+    def earlier(self) -> Step:
+        """The step before it, or this one where it is the first."""
+        return self if self.before is None else self.before
 
 
 def fresh(step: Step, width: int, generator: torch.Generator) -> Tensor:
@@ -211,12 +210,12 @@ class Decoder:
         Drafts of a step, at least one.
     request, draft_request
         Sampling parameters, of the target and of the drafts.
-    cache, draft_cache
-        Make the caches.
-    draft_uniforms, uniforms
-        Draw the uniforms of drafts [batch, k] and of verification [batch, k + 1].
+    cache
+        Makes the target's cache.
+    uniforms
+        Draws the uniforms of verification [batch, k + 1].
     draws
-        Draws a draft from law and uniform.
+        Draws drafts [batch] from a law [batch, vocab] and uniforms [batch].
     declares
         Law that is declared of a draft, from the law that it was drawn from.
     proposes
@@ -232,7 +231,7 @@ class Decoder:
     ends
         Writes the answer into the text, up to its end.
     remembers
-        Known behind the step, from step and what was written.
+        What is known behind the step, from step and what was written.
     rolls_back, draft_rolls_back
         Give back slots of the caches behind the step.
     """
@@ -241,9 +240,8 @@ class Decoder:
     request: Request = field(default_factory=Request)
     draft_request: Request | None = None
     cache: Callable[[nn.Module, Tensor, int], Cache] = Cache
-    draft_uniforms: Callable[[Step, int, torch.Generator], Tensor] = fresh
     uniforms: Callable[[Step, int, torch.Generator], Tensor] = fresh
-    draws: Callable[[Tensor, Tensor], Tensor] = from_uniform
+    draws: Callable[[Tensor, Tensor], Tensor] = inverse_cdf
     declares: Callable[[Tensor], Tensor] = lambda law: law
     proposes: Callable[[Step], tuple[Tensor, Tensor]] = lambda step: step.drafted
     contexts: Callable[[Step, Known], Known] = lambda step, rows: rows
@@ -310,7 +308,7 @@ class Decoder:
     def _draft(self, step: Step, cache: Cache, generator: torch.Generator) -> None:
         """Draft k tokens; the last one is read too, for the case that it is kept."""
         request = self.draft_request or self.request
-        step.draft_uniforms = self.draft_uniforms(step, self.k, generator)
+        step.draft_uniforms = fresh(step, self.k, generator)
         token, context = step.text.last(), step.context
         ids, laws = [], []
         for u in step.draft_uniforms.unbind(dim=1):

@@ -19,13 +19,11 @@ from specverify.inputs import generation
 
 
 def _drafts_before(step: Step) -> tuple[Tensor, Tensor]:
-    before = step if step.before is None else step.before
-    return before.drafted[0], step.drafted[1]
+    return step.earlier.drafted[0], step.drafted[1]
 
 
 def _laws_before(step: Step) -> tuple[Tensor, Tensor]:
-    before = step if step.before is None else step.before
-    return step.drafted[0], before.drafted[1]
+    return step.drafted[0], step.earlier.drafted[1]
 
 
 def _argmax(law: Tensor, u: Tensor) -> Tensor:

@@ -80,13 +80,13 @@ class Request:
             raise ValueError(msg)
 
     def opened(self, prompt_ids: Tensor, vocab: int) -> Known:
-        """Known behind the prompts [batch, n]: one row."""
+        """What is known behind the prompts [batch, n]: one row."""
         seen = one_hot(prompt_ids, vocab).sum(dim=1, keepdim=True) > 0
         zero = torch.zeros_like(prompt_ids[:, :1])
         return Known(seen, zero, zero)
 
     def along(self, context: Known, ids: Tensor) -> Known:
-        """Contexts before and behind each of `ids` [batch, m]: m + 1 rows."""
+        """What is known before and behind each of `ids` [batch, m]: m + 1 rows."""
         rows = [context]
         for token in ids[..., None].unbind(dim=1):  # [batch, 1]
             last, vocab = rows[-1], context.seen.shape[2]
